@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from running import ENVIRONMENT, RunError, end_in_order, run_json
 
-from velodrome.clusters.emulated.nodes import Network
-from velodrome.clusters.emulated.request import parse
+from velodrome.clusters.emulated import parse
+from velodrome.clusters.emulated.network import Network
 from velodrome.data import catalogue
 
 PARAMETERS = {"dense-300-100": 266_610, "lenet5": 431_080}

@@ -26,9 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from velodrome.clusters.launcher import Allocation
-from velodrome.clusters.local.cold import ColdProcess
-from velodrome.clusters.local.group import LocalGroup
-from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.local.launcher import LocalGroup, LocalLauncher
+from velodrome.clusters.local.processes import ColdProcess
 from velodrome.clusters.plan import Plan
 from velodrome.events.lines import PREFIX, read_events
 from velodrome.events.models import Event, ResourcesEvent

@@ -31,7 +31,8 @@ from rich.table import Table
 from running import ENVIRONMENT, RunError, end_in_order, own_network, run_json
 from turns import Trial, rates, read_events, read_steps, running
 
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 
@@ -82,9 +83,9 @@ def unavailable(row: Row) -> str:
     """Why a row cannot run here; empty if it can. Brings an environment of its own up to date if there is one."""
     engine = row.engine
     if engine.own_environment is not None:
-        if environment_record.read(environments.folder() / engine.key) is None:
+        if environments.read_record(environments.folder() / engine.key) is None:
             return f"not installed: {engine.install_command}"
-        engine_install.install(engine.name, framework=engine.framework)
+        install.install(engine.name, framework=engine.framework)
     return "; ".join(environments.missing(engine, row.strategy))
 
 

@@ -15,10 +15,10 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from velodrome.data.cache import decoded
+from velodrome.data import cache
 from velodrome.data.catalogue import data_set, prepare
-from velodrome.data.images.cached_set import TEST, TRAIN
 from velodrome.data.sets.fruits import Fruits
+from velodrome.data.split import TEST, TRAIN
 
 
 def film(name: str) -> tuple[str, int]:
@@ -33,7 +33,7 @@ def main() -> None:
     fruits = data_set("fruits:variety")
     assert isinstance(fruits, Fruits)
     listing = fruits.lister()
-    kept = decoded.find(fruits.source, fruits.key())
+    kept = cache.find(fruits.source, fruits.key())
     assert kept is not None
     images, labels, parts = (kept.array(name) for name in ("images", "labels", "parts"))
     frames = [film(file.name) for file in listing.files]

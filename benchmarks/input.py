@@ -24,10 +24,10 @@ from ratios import ratio
 
 from velodrome.catalog.world import World
 from velodrome.data import catalogue
+from velodrome.data.examples import ExampleSet
 from velodrome.data.shards.data_set import load_shards
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Splits
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.job.job import Job
@@ -53,7 +53,7 @@ class Fixed:
         return self._images
 
 
-def learner_of(model: str, data: Splits, dataset: str) -> TorchLearner:
+def learner_of(model: str, data: ExampleSet, dataset: str) -> TorchLearner:
     job = resolve(Job(dataset=dataset, model=model, batch_size=BATCH))
     events = Emitter(os.open(os.devnull, os.O_WRONLY), "worker", 0)
     context = Context(job=job, world=World.alone(), folder=Path(), events=events, threads=1)
@@ -67,7 +67,7 @@ def seconds_of(learner: TorchLearner, steps: int) -> float:
     return time.perf_counter() - began
 
 
-def gathering(data: Splits, dataset: str, repeat: int, steps: int, flip: random.Random) -> dict[str, list[float]]:
+def gathering(data: ExampleSet, dataset: str, repeat: int, steps: int, flip: random.Random) -> dict[str, list[float]]:
     """Seconds of the same steps with and without gathering."""
     learner = learner_of("dense-300-100", data, dataset)
     task, taken = learner._task, {"gathered": list[float](), "fixed": list[float]()}
@@ -83,7 +83,7 @@ def gathering(data: Splits, dataset: str, repeat: int, steps: int, flip: random.
 
 
 def streaming(
-    sources: dict[str, Splits], dataset: str, repeat: int, steps: int, flip: random.Random
+    sources: dict[str, ExampleSet], dataset: str, repeat: int, steps: int, flip: random.Random
 ) -> dict[str, list[float]]:
     """Examples per second from each source."""
     learners = {name: learner_of("lenet5", data, dataset) for name, data in sources.items()}

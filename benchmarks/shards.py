@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pure_python_example
 
-from velodrome.data.shards import example
 from velodrome.data.shards import records as encode
+from velodrome.data.shards import tfrecord as example
 from velodrome.data.shards.tfrecord import read_block
 
 SHAPE = (28, 28, 1)

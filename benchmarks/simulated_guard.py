@@ -14,7 +14,7 @@ import numpy as np
 from velodrome.judge.accuracy_guard import guard
 from velodrome.judge.blocks import FIRST_LOOK, error_of_look
 from velodrome.judge.compare import Row
-from velodrome.tasks.answers import encode
+from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.registry import deciding_metrics
 
 #: The share of test examples that are answered wrongly now and then.

@@ -29,7 +29,7 @@ from velodrome.events.models import MODELS as EVENT_MODELS
 from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import GROUPS, Job
-from velodrome.job.published import abbreviations
+from velodrome.job.names import abbreviations
 from velodrome.job.race import Race
 
 FOLDER_OF_PAGES = Path(__file__).resolve().parent / "reference"
@@ -250,7 +250,7 @@ def names_page() -> str:
         "of a published study: `MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652`.\n",
         table(["part", "example", "meaning"], parts),
         "A race that is resumed keeps the time stamp and the data sizes of its first start, also if images turned out\n"
-        "to be unreadable since. `velodrome.job.published.parse` turns a name back into its parts.\n",
+        "to be unreadable since. `velodrome.job.names.parse` turns a name back into its parts.\n",
         table(["letters", "engine", "strategy"], letters),
     ])
 

@@ -126,7 +126,15 @@ def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     plan = limited(runs, "2m", until_sure=False, repeat=3)
     assert any("the budget of 2 min ends before all jobs have run, which takes about 3 min" in note
                for note in plan.notes)
-    assert not limited(runs, "10m", until_sure=False, repeat=3).notes
+    assert limited(runs, "10m", until_sure=False, repeat=3).notes == (
+        "the budget of 10 min is enough for all jobs (about 3 min)",)
+    assert limited(runs, "10m", until_sure=False).notes == (
+        "the budget of 10 min is enough for all jobs (about 48 s); nothing is claimed before repetition 3: add "
+        "--until-sure, or --repeat 3",)
+
+
+def test_a_budget_is_named_as_it_was_given(runs: Path) -> None:
+    assert "the budget of 90 s, " in " ".join(limited(runs, "90s", until_sure=True).notes)
     assert not limited(runs, None, until_sure=False, repeat=3).notes
 
 
@@ -163,7 +171,7 @@ def test_how_long_a_script_takes_that_never_ran_is_unknown(
     limit = {"until_sure": True, "budget": "10m"}
     plan = plan_race(merge(asked, None, None, limit), "race", runs, warm=True)
     assert plan.affordable is None, "nothing is left out for a time that nobody knows"
-    assert "(60 jobs, 10 min at most, budget 10 min, the script never ran here" in plan_text(plan)
+    assert "(60 jobs, for an unknown time, budget 10 min, the script never ran here" in plan_text(plan)
     assert "how often everything runs within the budget of 10 min shows when it has run once" in plan.notes
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from velodrome.cli.board import Board
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
-from velodrome.job.race_names import expand
 
 pytestmark = pytest.mark.unit
 

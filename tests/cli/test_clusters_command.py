@@ -9,8 +9,8 @@ import pytest
 
 from velodrome.clusters.registry import where_of
 from velodrome.job.job import Job
+from velodrome.job.names import named
 from velodrome.job.race import combinations, parse_race, parse_vary
-from velodrome.job.race_names import named
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.emulated import ability, links
-from velodrome.clusters.emulated.request import EmulatedCluster
+from velodrome.clusters.emulated import EmulatedCluster, measure, network
 from velodrome.machine import cores_of_others
 
 JOB = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
@@ -44,11 +43,11 @@ def test_one_host_has_nothing_to_measure(velodrome: Any, launcher: str) -> None:
 @needs_root
 @pytest.mark.integration
 def test_what_the_kernel_lacks_is_found_by_trying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reasons := ability.lacking(EmulatedCluster(bandwidth=1e9)):
+    if reasons := measure.lacking(EmulatedCluster(bandwidth=1e9)):
         pytest.skip(reasons[0])
-    monkeypatch.setattr(links, "has_netem", lambda node: False)
-    monkeypatch.setattr(links, "_TUN", tmp_path / "tun")
-    (sentence,) = ability.lacking(EmulatedCluster(latency=0.001))
+    monkeypatch.setattr(network, "has_netem", lambda node: False)
+    monkeypatch.setattr(network, "_TUN", tmp_path / "tun")
+    (sentence,) = measure.lacking(EmulatedCluster(latency=0.001))
     assert "latency needs netem, which this kernel lacks, or" in sentence
     assert "leave latency out" in sentence
 
@@ -56,7 +55,7 @@ def test_what_the_kernel_lacks_is_found_by_trying(tmp_path: Path, monkeypatch: p
 @needs_root
 @pytest.mark.integration
 def test_emulated_hosts_are_measured(velodrome: Any) -> None:
-    if reasons := ability.lacking(EmulatedCluster(bandwidth=1e8)):
+    if reasons := measure.lacking(EmulatedCluster(bandwidth=1e8)):
         pytest.skip(reasons[0])
     told = velodrome("doctor", "--on", "emulated:bandwidth=100mbit", "--measure", *JOB, "--json").json()
     (pair,) = told["pairs"]

@@ -18,8 +18,8 @@ from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
 from velodrome.cli.tables import least_width, print_table
+from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.job.race_names import expand
 from velodrome.judge.compare import compare
 
 pytestmark = pytest.mark.unit

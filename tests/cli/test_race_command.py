@@ -11,8 +11,8 @@ import pytest
 from velodrome.api.race import title_of
 from velodrome.clusters import preflight
 from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.job.race_names import expand
 from velodrome.races.check import check_race
 from velodrome.races.folder import RaceFolder
 from velodrome.run.yaml_files import read_yaml

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 from pictures import write_folders
 
-from velodrome.job.published import parse
+from velodrome.job.names import parse
 
 
 @pytest.mark.unit

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.clusters.remote import bootstrap
+from velodrome.clusters.remote import link
 from velodrome.clusters.remote.agent.cleaning import marked
-from velodrome.clusters.remote.agent.frames import GREETING, Decoder, Header, encode
-from velodrome.clusters.remote.agent.streams import Files
+from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, encode
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.link import HostError, HostLost, Link
 from velodrome.clusters.remote.starting import send_code
@@ -35,7 +34,7 @@ class PipeChannel:
 
     def __init__(self, session: str, lease: float, root: Path, python: str = sys.executable) -> None:
         self.popen = subprocess.Popen(
-            bootstrap.command(python, session, lease, str(root)), stdin=subprocess.PIPE,
+            link.agent_command(python, session, lease, str(root)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True,
         )
 
@@ -64,7 +63,7 @@ class Session:
     def __init__(self, root: Path, lease: float = 30.0, python: str = sys.executable) -> None:
         self.name = secrets.token_hex(8)
         self.channel = PipeChannel(self.name, lease, root, python)
-        self.link = Link("here", self.channel, 30.0, bootstrap.source())
+        self.link = Link("here", self.channel, 30.0, link.agent_source())
         self.reports: list[tuple[Header, bytes]] = []
         self.link.take = lambda link, header, body: self.reports.append((header, body))
         self.link.wait_until_ready(30)
@@ -272,8 +271,8 @@ def test_a_port_that_measures_the_network_answers_who_has_the_key_and_listens_at
     assert session.link.ask("connect", address="127.0.0.1", port=port, key="of this check")[0]["round_trip"] > 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 20)
-    for link in silent:
-        link.close()
+    for quiet in silent:
+        quiet.close()
 
 
 def test_what_waits_for_a_lost_host_is_told(session: Session) -> None:
@@ -291,12 +290,12 @@ class Mailbox:
         self.heartbeat = self.mail / "heartbeat"
         inbox, outbox = self.mail / "in", self.mail / "out"
         self.popen = subprocess.Popen(
-            bootstrap.command(sys.executable, self.name, lease, str(folder / "root"), str(inbox), str(outbox),
+            link.agent_command(sys.executable, self.name, lease, str(folder / "root"), str(inbox), str(outbox),
                               str(self.heartbeat)),
             stdin=subprocess.PIPE, start_new_session=True,
         )
         assert self.popen.stdin is not None
-        self.popen.stdin.write(bootstrap.source())
+        self.popen.stdin.write(link.agent_source())
         self.popen.stdin.flush()
         self._files, self._decoder = Files(outbox, inbox), Decoder(greeting=True)
         self.frames: list[tuple[Header, bytes]] = []

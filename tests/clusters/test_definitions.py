@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.api import clusters
 from velodrome.clusters.registry import target_of
-from velodrome.clusters.ssh.options import SshOptions
+from velodrome.clusters.ssh import SshOptions
 from velodrome.errors import BadRequest
 
 LAB = "lab:\n  launcher: ssh\n  hosts: [a, b]\n  python: /opt/python\n"

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from velodrome.clusters.emulated import leftovers, node, switch
+from velodrome.clusters.emulated import EmulatedCluster, limits, node, switch
 from velodrome.clusters.emulated.launcher import EmulatedGroup
 from velodrome.clusters.emulated.limits import Limits
-from velodrome.clusters.emulated.links import queues
-from velodrome.clusters.emulated.request import EmulatedCluster
+from velodrome.clusters.emulated.network import queues
 from velodrome.clusters.launcher import Exit
-from velodrome.clusters.local.group import LocalGroup
+from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.judge.emulation import emulation_lines
 
@@ -79,21 +78,21 @@ def test_the_switch_limits_what_a_node_receives_and_drops_what_would_wait_too_lo
 
 def test_leftovers_of_controllers_that_are_gone_are_removed_and_others_are_not(tmp_path: Path) -> None:
     groups, folders = tmp_path / "cgroup", tmp_path / "tmp"
-    mine = groups / "cpu" / leftovers.group_name("node1")
+    mine = groups / "cpu" / limits.group_name("node1")
     other = groups / "cpu" / "velodrome-99999999-12-node1"
     reused = groups / "memory" / f"velodrome-{os.getpid()}-1-node1"
     foreign = groups / "cpu" / "velodrome-of-somebody"
     for folder in (mine, other, reused, foreign, folders / "velodrome-nodes-99999999-12-abc",
-                   folders / f"{leftovers.folder_prefix()}abc"):
+                   folders / f"{limits.folder_prefix()}abc"):
         folder.mkdir(parents=True)
-    removed = leftovers.clean(groups, folders)
+    removed = limits.clean(groups, folders)
     assert len(removed) == 3
     assert mine.exists()
     assert foreign.exists()
     assert not other.exists()
     assert not reused.exists()
-    assert [folder.name for folder in folders.iterdir()] == [f"{leftovers.folder_prefix()}abc"]
-    assert leftovers.clean(groups, folders) == []
+    assert [folder.name for folder in folders.iterdir()] == [f"{limits.folder_prefix()}abc"]
+    assert limits.clean(groups, folders) == []
 
 
 def test_a_kernel_without_a_controller_is_reported(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_a_kernel_without_a_controller_is_reported(tmp_path: Path) -> None:
 def test_limits_are_written_for_either_generation_of_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
-    made = tmp_path / ("cpu" if generation == 1 else ".") / leftovers.group_name("node1")
+    made = tmp_path / ("cpu" if generation == 1 else ".") / limits.group_name("node1")
     made.mkdir(parents=True)
     if generation == 1:
         files = {"quota": made / "cpu.cfs_quota_us", "period": made / "cpu.cfs_period_us"}
@@ -118,12 +117,12 @@ def test_limits_are_written_for_either_generation_of_control_groups(
     for file in files.values():
         file.write_text("")
     monkeypatch.setattr("velodrome.clusters.emulated.limits.remove_group", lambda folder: None)
-    limits = Limits(EmulatedCluster(cpu=0.5), ["node1"], tmp_path)
-    assert limits.limited_by == f"cgroup v{generation}"
+    made_limits = Limits(EmulatedCluster(cpu=0.5), ["node1"], tmp_path)
+    assert made_limits.limited_by == f"cgroup v{generation}"
     assert files["quota"].read_text().split()[0] == "50000"
-    limits.slow("node1", 4.0, 2.0)
+    made_limits.slow("node1", 4.0, 2.0)
     assert files["quota"].read_text().split()[0] == "12500"
-    limits.restore("node1")
+    made_limits.restore("node1")
     assert files["quota"].read_text().split()[0] == "50000"
 
 
@@ -147,18 +146,18 @@ def test_accuracy_is_reported_in_words() -> None:
 def test_a_process_that_is_killed_later_is_not_blamed_on_the_memory_of_an_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tmp_path / leftovers.group_name("node1")
+    made = tmp_path / limits.group_name("node1")
     made.mkdir()
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
     (made / "memory.max").write_text("")
     counts = made / "memory.events"
     counts.write_text("oom 1\noom_kill 2\n")
     monkeypatch.setattr("velodrome.clusters.emulated.limits.remove_group", lambda folder: None)
-    limits = Limits(EmulatedCluster(memory=2**30), ["node1"], tmp_path)
+    made_limits = Limits(EmulatedCluster(memory=2**30), ["node1"], tmp_path)
     network = SimpleNamespace(nodes=[SimpleNamespace(name="node1", traffic=dict)])
     monkeypatch.setattr(LocalGroup, "__post_init__", lambda self: None)
     monkeypatch.setattr(LocalGroup, "exit_of", lambda self, process: Exit.from_returncode(-9))
-    group = EmulatedGroup("token", limits=limits, network=network)  # type: ignore[arg-type]
+    group = EmulatedGroup("token", limits=made_limits, network=network)  # type: ignore[arg-type]
     process = SimpleNamespace(host="node1")
     assert "killed from outside" in group.exit_of(process).cause  # type: ignore[arg-type, union-attr]
     counts.write_text("oom 2\noom_kill 3\n")

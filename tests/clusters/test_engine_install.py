@@ -20,8 +20,9 @@ import pytest
 
 from velodrome.api.engines import _installation, install_engine, list_engines, remove_engine
 from velodrome.catalog import registry
-from velodrome.clusters import engine_install, environment_record, environments, install_steps
-from velodrome.clusters.training_wheel import requirements, training_wheel
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
+from velodrome.clusters.environments.wheel import requirements, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock
 from velodrome.variables import TOKEN
@@ -37,9 +38,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     engine = registry.engine("mxnet")
     assert engine.own_environment is not None
     small = replace(engine, own_environment=replace(engine.own_environment, modules=("numpy",)))
-    monkeypatch.setattr(environment_record, "requirements", lambda own: [old_environment.NUMPY, *requirements()])
+    monkeypatch.setattr(environments, "pinned_packages", lambda own: [old_environment.NUMPY, *requirements()])
     forms = registry.forms
-    for module in (engine_install, registry):
+    for module in (install, registry):
         monkeypatch.setattr(module, "forms", lambda name: (small,) if name == "mxnet" else forms(name))
     monkeypatch.setenv(environments.FOLDER, str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -52,7 +53,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The packages of an environment that is complete without pip: it sees ours, and has a copy of the training side.
     Making it anew is left out."""
-    monkeypatch.setattr(engine_install, "_make", lambda *_: None)
+    monkeypatch.setattr(install, "_make", lambda *_: None)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], timeout=280, check=True)
     (found,) = home.glob("lib/python3*/site-packages")
     (found / "ours.pth").write_text(f"{Path(psutil.__file__).parents[1]}\n")
@@ -63,8 +64,8 @@ def packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_record(home: Path, **other: str) -> None:
-    record = {**environment_record.wanted(registry.engine("mxnet")), **other}
-    (home / environment_record.FILE).write_text(json.dumps(record))
+    record = {**environments.record_of(registry.engine("mxnet")), **other}
+    (home / environments.RECORD).write_text(json.dumps(record))
 
 
 def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
@@ -100,7 +101,7 @@ def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
     assert said[0] == "updating the training side of Velodrome"
 
     # Interrupted: without its record it is not used, and made anew.
-    (home / environment_record.FILE).unlink()
+    (home / environments.RECORD).unlink()
     assert environments.interpreter_of("mxnet") == Path(sys.executable)
 
     assert remove_engine("mxnet") is True
@@ -122,8 +123,8 @@ def test_everything_that_a_training_process_imports_must_be_intact(
     packages: Path, damaged: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert install_engine("mxnet")["changed"] is False
-    digest = engine_install.training_side_digest()
-    monkeypatch.setattr(engine_install, "training_side_digest", lambda root: digest)  # nothing but imports decides
+    digest = install.training_side_digest()
+    monkeypatch.setattr(install, "training_side_digest", lambda root: digest)  # nothing but imports decides
     (packages / damaged).write_text("raise ImportError('damaged')\n")
     assert install_engine("mxnet")["changed"] is True
 
@@ -153,12 +154,12 @@ def test_packages_of_another_environment_do_not_hide_that_some_are_missing(
     ],
 )
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    monkeypatch.setattr(install_steps, "STEP_SECONDS", 0.6)
-    steps = install_steps.Steps(install_steps._token(tmp_path), lambda phrase: None)
+    monkeypatch.setattr(install, "STEP_SECONDS", 0.6)
+    steps = install.Steps(install._token(tmp_path), lambda phrase: None)
     began = time.monotonic()
     with pytest.raises(VelodromeError, match=r"a step took more than 0\.01 minutes: sh -c"):
         steps.run(["sh", "-c", script])
-    while install_steps.cleaner.marked(steps.token):  # a killed process takes a moment to be gone
+    while install.cleaner.marked(steps.token):  # a killed process takes a moment to be gone
         assert time.monotonic() - began < 30
         time.sleep(0.05)
 
@@ -166,7 +167,7 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.integration
 def test_the_last_lines_of_a_step_that_fails_are_the_reason(tmp_path: Path) -> None:
     said: list[str] = []
-    steps = install_steps.Steps(install_steps._token(tmp_path), said.append)
+    steps = install.Steps(install._token(tmp_path), said.append)
     with pytest.raises(VelodromeError, match=r"ended with code 3:\n(line \d+\n){13}line 20\nno end$"):
         steps.run(["sh", "-c", "echo Downloading a.whl; seq -f 'line %g' 20; printf 'no end'; exit 3"])
     assert said == ["downloading a.whl"]
@@ -175,18 +176,18 @@ def test_the_last_lines_of_a_step_that_fails_are_the_reason(tmp_path: Path) -> N
 @pytest.mark.integration
 def test_steps_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from velodrome.clusters import install_steps\n"
-        f"with install_steps.guarded(Path({str(tmp_path)!r}), print) as steps:\n"
+        "from pathlib import Path; from velodrome.clusters.environments import install\n"
+        f"with install.guarded(Path({str(tmp_path)!r}), print) as steps:\n"
         "    steps.run(['sh', '-c', 'setsid sleep 300 & sleep 300'])"
     )
-    marked = install_steps.cleaner.marked
+    marked = install.cleaner.marked
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
-        eventually(lambda: len(marked(install_steps._token(tmp_path))) == 3)
+        eventually(lambda: len(marked(install._token(tmp_path))) == 3)
     finally:
         process.kill()
         process.wait()
-    eventually(lambda: not marked(install_steps._token(tmp_path)))
+    eventually(lambda: not marked(install._token(tmp_path)))
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_envi
 ) -> None:
     monkeypatch.setenv(environments.FOLDER, str(tmp_path))
     (tmp_path / "mxnet").mkdir()
-    left = subprocess.Popen(["sleep", "300"], env={**os.environ, TOKEN: install_steps._token(tmp_path / "mxnet")})
+    left = subprocess.Popen(["sleep", "300"], env={**os.environ, TOKEN: install._token(tmp_path / "mxnet")})
     try:
         assert remove_engine("mxnet") is True
         assert left.wait(1) == -9
@@ -281,7 +282,7 @@ def test_another_version_of_the_training_side_is_refused_until_it_is_updated(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_engine("mxnet")
-    monkeypatch.setattr(environment_record, "training_side_digest", lambda: "another")
+    monkeypatch.setattr(environments, "training_side_digest", lambda: "another")
     engine = registry.engine("mxnet")
     assert environments.missing(engine, engine.strategies[0]) == [
         "its environment was made by another version of Velodrome: velodrome engines install mxnet"
@@ -296,7 +297,7 @@ def test_another_version_of_the_training_side_is_refused_until_it_is_updated(
 def test_a_package_that_cannot_be_had_is_named_and_nothing_is_taken_for_installed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment_record, "requirements", lambda own: ["there-is-no-such-package==1.0"])
+    monkeypatch.setattr(environments, "pinned_packages", lambda own: ["there-is-no-such-package==1.0"])
     with pytest.raises(VelodromeError, match="there-is-no-such-package"):
         install_engine("mxnet")
     assert environments.interpreter_of("mxnet") == Path(sys.executable)
@@ -348,7 +349,7 @@ def test_the_listing_names_what_became_of_each_framework(
 
 @pytest.mark.integration
 def test_a_compiler_is_called_with_old_options_replaced(tmp_path: Path) -> None:
-    compiler = engine_install._compiler(tmp_path, {"-std=c++14": "-std=c++17"})
+    compiler = install._compiler(tmp_path, {"-std=c++14": "-std=c++17"})
     source = tmp_path / "a file.cc"
     source.write_text("standard __cplusplus\n")
     done = subprocess.run([compiler, "-std=c++14", "-E", "-P", str(source)], capture_output=True, text=True, timeout=60)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from velodrome.catalog.world import Member
-from velodrome.clusters.debug.launcher import DebugLauncher
+from velodrome.clusters.debug import DebugLauncher
+from velodrome.clusters.emulated import EmulatedOptions
 from velodrome.clusters.emulated.launcher import EmulatedLauncher
-from velodrome.clusters.emulated.options import EmulatedOptions
 from velodrome.clusters.launcher import Exit, Launcher
-from velodrome.clusters.local.cold import ColdProcess
-from velodrome.clusters.local.group import LocalGroup
+from velodrome.clusters.local.launcher import LocalGroup
+from velodrome.clusters.local.processes import ColdProcess
 from velodrome.clusters.plan import Process
 from velodrome.clusters.registry import LAUNCHERS, open_launcher
 from velodrome.errors import BadRequest

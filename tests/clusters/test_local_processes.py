@@ -15,8 +15,8 @@ import pytest
 from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.local import cleaner
-from velodrome.clusters.local.stacks import is_stopped, most_relevant_thread, shows_users_code, stack_of
-from velodrome.clusters.local.warm import PADDING, TITLE_OPTIONS
+from velodrome.clusters.local.launcher import is_stopped, most_relevant_thread, shows_users_code, stack_of
+from velodrome.clusters.local.processes import PADDING, TITLE_OPTIONS
 from velodrome.variables import NO_TOKEN
 
 pytestmark = pytest.mark.integration
@@ -163,9 +163,9 @@ def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_stopped(gone.pid)
     assert stack_of(gone.pid).startswith("(no stack: ")
     assert not shows_users_code(stack_of(gone.pid))
-    monkeypatch.setattr("velodrome.clusters.local.stacks._py_spy", lambda: None)
+    monkeypatch.setattr("velodrome.clusters.local.launcher._py_spy", lambda: None)
     assert "py-spy is not installed" in stack_of(1)
-    monkeypatch.setattr("velodrome.clusters.local.stacks._py_spy", lambda: "/no/such/program")
+    monkeypatch.setattr("velodrome.clusters.local.launcher._py_spy", lambda: "/no/such/program")
     assert "No such file" in stack_of(1)
 
 

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from velodrome.clusters.placement import Placement, parse_pins, place
-from velodrome.clusters.plan import make_plan
+from velodrome.clusters.plan import Placement, make_plan, parse_pins, place
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.local import ports
-from velodrome.clusters.local.cold import command
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local import launcher as local
+from velodrome.clusters.local.launcher import free_port
+from velodrome.clusters.local.processes import command
 from velodrome.clusters.plan import environment, make_plan, manual_command
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
@@ -78,8 +78,8 @@ def test_a_free_port_is_free_and_none_is_said_so(monkeypatch: pytest.MonkeyPatch
         trial.bind(("127.0.0.1", free_port()))
         trial.listen()
         taken = trial.getsockname()[1]
-        monkeypatch.setattr(ports, "PORTS", range(taken, taken + 1))
-        monkeypatch.setattr(ports.random.SystemRandom, "sample", lambda self, values, number: list(values))
+        monkeypatch.setattr(local, "PORTS", range(taken, taken + 1))
+        monkeypatch.setattr(local.random.SystemRandom, "sample", lambda self, values, number: list(values))
         with pytest.raises(VelodromeError, match="no free port"):
             free_port()
 

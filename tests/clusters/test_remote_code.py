@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.clusters.environments.hosts import pins, wheels_in
 from velodrome.clusters.remote.code import Code, code_of, modules_of
-from velodrome.clusters.remote.environment import pins, wheels_in
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 

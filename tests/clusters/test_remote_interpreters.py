@@ -14,12 +14,12 @@ import pytest
 
 from velodrome.api import clusters
 from velodrome.catalog import registry
-from velodrome.clusters import environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import hosts
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.remote import bootstrap, checks, environment
+from velodrome.clusters.remote import RemoteOptions, checks, link
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.options import RemoteOptions
-from velodrome.clusters.ssh.connection import SshChannel
+from velodrome.clusters.ssh.launcher import SshChannel
 from velodrome.job.job import Job
 
 MXNET = registry.engine("mxnet")
@@ -41,7 +41,7 @@ class ChildLauncher(RemoteLauncher):
         raise NotImplementedError
 
     def open_channel(self, host: str, session: str) -> SshChannel:
-        return SshChannel(host, bootstrap.command(sys.executable, session, 30.0, self.options.root))
+        return SshChannel(host, link.agent_command(sys.executable, session, 30.0, self.options.root))
 
 
 Open = Callable[..., ChildLauncher]
@@ -75,8 +75,8 @@ def make_environment(folder: Path, **other: str) -> Path:
               "versions": {"velodrome-worker": metadata.version("velodrome")}}
     python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
     python.chmod(0o755)
-    record = {**environment_record.wanted(MXNET), **other}
-    (folder / "mxnet" / environment_record.FILE).write_text(json.dumps(record))
+    record = {**environments.record_of(MXNET), **other}
+    (folder / "mxnet" / environments.RECORD).write_text(json.dumps(record))
     return python
 
 
@@ -121,7 +121,7 @@ def test_a_host_without_the_environment_is_refused_with_the_command_that_install
     assert findings(opened) == [
         f"host 'here': interpreter '{python}' cannot train: {python}: No such file or directory; {WAY_OUT}"
     ]
-    (tmp_path / "mxnet" / environment_record.FILE).unlink()
+    (tmp_path / "mxnet" / environments.RECORD).unlink()
     assert opened.interpreter(opened.links["here"], MXNET).path == sys.executable
 
 
@@ -156,7 +156,7 @@ def test_preparing_hosts_names_the_engines_that_must_be_installed_there(
     monkeypatch.setattr(
         clusters, "open_launcher", lambda name: nullcontext(ChildLauncher(RemoteOptions.model_validate({})))
     )
-    monkeypatch.setattr(environment, "prepare_all", lambda links, engines, wheels: prepared.append(engines) or [])
+    monkeypatch.setattr(hosts, "prepare_all", lambda links, engines, wheels: prepared.append(engines) or [])
     found = clusters.prepare("lab", engines=["torch", "mxnet", "horovod"])
     assert prepared == [["torch"]]
     assert found["to_install"] == [

@@ -12,16 +12,13 @@ import pytest
 
 from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import AllocationEnded, Exit
-from velodrome.clusters.placement import Placement
-from velodrome.clusters.plan import Process
+from velodrome.clusters.plan import Placement, Process
 from velodrome.clusters.registry import target_of
 from velodrome.clusters.remote.group import RemoteGroup
-from velodrome.clusters.slurm import commands
-from velodrome.clusters.slurm.group import SlurmGroup
-from velodrome.clusters.slurm.launcher import AttachedLauncher
-from velodrome.clusters.slurm.mail import FileChannel
-from velodrome.clusters.slurm.options import SlurmOptions
-from velodrome.clusters.slurm.script import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
+from velodrome.clusters.slurm import SlurmOptions, commands
+from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
+from velodrome.clusters.slurm.job import FileChannel
+from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

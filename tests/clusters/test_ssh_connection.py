@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from velodrome.api.doctor import doctor
-from velodrome.clusters.remote import bootstrap
-from velodrome.clusters.remote.agent.frames import GREETING
-from velodrome.clusters.ssh.connection import SshChannel, control_folder, reason, remote_words
-from velodrome.clusters.ssh.launcher import SshLauncher
-from velodrome.clusters.ssh.options import SshOptions
+from velodrome.clusters.remote import link
+from velodrome.clusters.remote.agent.streams import GREETING
+from velodrome.clusters.ssh import SshOptions
+from velodrome.clusters.ssh.launcher import SshChannel, SshLauncher, control_folder, reason, remote_words
 from velodrome.job.job import Job
 
 pytestmark = pytest.mark.integration  # the client is started
@@ -95,7 +94,7 @@ def test_the_code_that_would_be_sent_is_listed_with_sizes(tmp_path: Path, monkey
 
 
 def test_the_command_has_nothing_that_a_login_shell_of_csh_interprets() -> None:
-    line = remote_words(bootstrap.command("", "session", 30.0, "~/.cache/velodrome")[1:], ["python3"])
+    line = remote_words(link.agent_command("", "session", 30.0, "~/.cache/velodrome")[1:], ["python3"])
     assert "\n" not in line
     assert "!" not in line
 
@@ -104,8 +103,8 @@ def test_the_command_has_nothing_that_a_login_shell_of_csh_interprets() -> None:
 def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell}")
-    line = remote_words(bootstrap.command("", "0123456789ab", 30.0, str(tmp_path))[1:], [sys.executable])
-    done = subprocess.run([shell, "-c", line], input=bootstrap.source(), capture_output=True, timeout=60)
+    line = remote_words(link.agent_command("", "0123456789ab", 30.0, str(tmp_path))[1:], [sys.executable])
+    done = subprocess.run([shell, "-c", line], input=link.agent_source(), capture_output=True, timeout=60)
     assert GREETING in done.stdout, done.stderr
 
 

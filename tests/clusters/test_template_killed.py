@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.clusters.local import launcher as local
 from velodrome.clusters.local.launcher import LocalLauncher
-from velodrome.clusters.local.warm import Template, TemplateKilled
+from velodrome.clusters.local.processes import Template, TemplateKilled
 
 pytestmark = pytest.mark.integration
 

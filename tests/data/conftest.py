@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.data.cache import download
+from velodrome.data import fetch
 
 
 @pytest.fixture
@@ -14,5 +14,5 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("VELODROME_DATA_MIRROR", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(fetch, "PAUSE_SECONDS", 0.01)
     return tmp_path / "cache"

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from velodrome.data import catalogue
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 
 COLOURS = {"ant": (200, 30, 30), "bee": (30, 200, 30), "cat": (30, 30, 200)}
 
@@ -53,12 +53,12 @@ def write_products(folder: Path, each: int = 12) -> Path:
     return folder
 
 
-def load_photos(path: Path | str, bad_data: str = "fail", seed: int = 1, validation: float = 0.1) -> Splits:
+def load_photos(path: Path | str, bad_data: str = "fail", seed: int = 1, validation: float = 0.1) -> ExampleSet:
     """The data set at a path, with options behind it if there are any."""
     return catalogue.load(f"path:{path}", seed=seed, validation=validation, bad_data=bad_data)
 
 
-def everything(splits: Splits) -> list[tuple[str, int]]:
+def everything(splits: ExampleSet) -> list[tuple[str, int]]:
     """Every example as class name and number, which its first pixel holds."""
     return sorted(
         (splits.class_names[label], int(image[0, 0, 2]))

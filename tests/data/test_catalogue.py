@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.base import DataError, held_out
-from velodrome.data.images.cached_set import divide
-from velodrome.data.partition import stratified
+from velodrome.data.base import DataError
 from velodrome.data.sets.idx import read_idx
+from velodrome.data.split import divide, held_out, stratified
 from velodrome.errors import BadRequest
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"

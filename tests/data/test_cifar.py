@@ -15,7 +15,7 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data.cache import RemoteFile
 from velodrome.data.sets import cifar
 from velodrome.data.sets.cifar import RECORD, Cifar, read_records
 

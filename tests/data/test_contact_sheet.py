@@ -8,17 +8,17 @@ from pictures import COLOURS, write_folders
 from PIL import Image
 
 from velodrome.data import catalogue
+from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.images.contact_sheet import class_counts, draw, write
-from velodrome.data.splits import Part, Splits
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 
 
-def many_classes(count: int, name: str = "many") -> Splits:
-    part = Part(np.full((count * 2, 4, 4, 1), 16, np.uint8), np.repeat(np.arange(count), 2))
+def many_classes(count: int, name: str = "many") -> ExampleSet:
+    part = image_part(np.full((count * 2, 4, 4, 1), 16, np.uint8), np.repeat(np.arange(count), 2))
     names = tuple(f"class {place} \u30ab \x1b[31m" + "x" * 200 for place in range(count))
-    return Splits(name, part, part, part, classes=count, scale=1 / 16, class_names=names)
+    return image_set(name, part, part, part, classes=count, scale=1 / 16, class_names=names)
 
 
 def test_a_row_shows_its_class_and_nothing_else(tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.remarks import identity_of
 from velodrome.data.text import Text
 
 pytestmark = pytest.mark.unit
@@ -21,7 +20,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def identity(name: str, seed: int = 1, validation: float = 0.1) -> dict[str, Any]:
-    return identity_of(catalogue.load_examples(name, seed=seed, validation=validation))
+    return catalogue.load_examples(name, seed=seed, validation=validation).identity()
 
 
 def images(tmp_path: Path, *, parts: bool = True, changed: int | None = None, label: int | None = None) -> str:
@@ -86,7 +85,7 @@ def test_a_text_is_known_by_its_words(tmp_path: Path) -> None:
     for word in ("three", "four"):
         file = tmp_path / f"{word}.txt"
         file.write_text("\n".join(f"one two {word} row" for _ in range(40)) + "\n")
-        found.append(identity_of(catalogue.load_text(f"text:{file}")))
+        found.append(catalogue.load_text(f"text:{file}").identity())
     first, second = found
     assert (first["train"], first["test"]) == (second["train"], second["test"])
     assert first["fingerprint"] != second["fingerprint"]
@@ -99,5 +98,5 @@ def test_one_word_that_changed_in_a_long_text_is_noticed():
         changed = words.copy()
         if place is not None:
             changed[place] = 1
-        found.append(identity_of(Text("t", changed, words[:9], words[:9], ["<eos>", "a"]))["fingerprint"])
+        found.append(Text("t", changed, words[:9], words[:9], ["<eos>", "a"]).identity()["fingerprint"])
     assert len(set(found)) == 4

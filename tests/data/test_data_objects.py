@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.own import frameworks
+from velodrome.data.own import objects
 from velodrome.data.own.transforms import rng_of, with_transform
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.errors import BadRequest, RunFailed, UserCodeError
-from velodrome.tasks.ahead import Ahead
+from velodrome.tasks.prefetch import Prefetch
 from velodrome.tasks.schedule import by_data, in_order
 
 RANDOM = np.random.default_rng(2)
@@ -66,7 +66,7 @@ def test_a_map_style_data_set_is_read_by_index_when_it_is_needed(load):
 def test_it_sees_the_schedule_that_arrays_would_have(load):
     data = load((Squares(40), Squares(10)))
     indices = by_data(len(data.train), 8, 2, seed=1, epoch=3).partition(1)
-    ahead = Ahead(data.train)
+    ahead = Prefetch(data.train)
     ahead.begin(indices.indices, indices.offsets, 3)
     seen = [ahead.rows(low, high)[0]["x"][:, 0] for low, high in itertools.pairwise(indices.offsets)]
     np.testing.assert_array_equal(np.concatenate(seen), data.train.positions[indices.indices])
@@ -190,7 +190,7 @@ def test_a_stream_is_read_in_order_each_worker_its_own(load):
         seen = []
         for rank in (0, 1):
             mine = in_order(len(data.train), 8, 2).partition(rank)
-            ahead = Ahead(data.train)
+            ahead = Prefetch(data.train)
             ahead.begin(mine.indices, mine.offsets, epoch)
             steps = [(low, high) for low, high in itertools.pairwise(mine.offsets) if high > low]
             seen += [ahead.rows(low, high)[0]["x"][:, 0] for low, high in steps]
@@ -216,7 +216,7 @@ def test_hugging_face_data_sets_become_arrays_or_are_read_by_index(load, monkeyp
     assert sorted(numbers(lazily.train, "double") + numbers(lazily.test, "double")
                   + numbers(lazily.validation, "double")) == [2 * i for i in range(40)]
 
-    monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+    monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     assert not load(rows).train.in_memory
     assert load(rows.to_iterable_dataset()).in_order
     with pytest.raises(BadRequest, match="has the columns pixels, and none is a target"):
@@ -238,7 +238,7 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
         assert (cut.inputs[0].shape, len(cut.train) + len(cut.validation) + len(cut.test)) == ((1,), 40 - 40 % last)
     rows = load(dataset.batch(4, drop_remainder=True).map(lambda x, y: (x[:, 0], tf.cast(y, tf.float32))))
     assert (rows.inputs[0].shape, rows.targets[0].shape) == ((4,), (4,)), "what map() makes of batches are examples"
-    monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+    monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     stream = load(dataset)
     assert stream.in_order
     assert sorted(numbers(stream.train) + numbers(stream.validation) + numbers(stream.test)) == list(range(40))
@@ -248,7 +248,7 @@ def test_tensorflow_data_sets_become_arrays_or_streams(load, monkeypatch):
 def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monkeypatch, small):
     tf = pytest.importorskip("tensorflow")
     if not small:
-        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+        monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
 
     def generate():
         for place in range(30):
@@ -268,7 +268,7 @@ def test_what_python_raises_in_a_tensorflow_data_set_is_one_sentence(load, monke
 def test_names_of_inputs_and_targets_are_those_of_the_tensorflow_data_set(load, monkeypatch, small):
     tf = pytest.importorskip("tensorflow")
     if not small:
-        monkeypatch.setattr(frameworks, "memory_budget", lambda share: 1)
+        monkeypatch.setattr(objects, "memory_budget", lambda share: 1)
     count = np.arange(40, dtype=np.float32)
     given = {"old": count > 9, "price": count / 7}
     several = load(tf.data.Dataset.from_tensor_slices(({"age": count[:, None]}, given)))

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import tiny_idx as tiny
 
+from velodrome.data import cache, fetch
 from velodrome.data.base import DataError
-from velodrome.data.cache import download
-from velodrome.data.cache import files as cache
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -116,7 +115,7 @@ def test_a_complete_data_set_keeps_nothing_of_killed_processes(tmp_path, monkeyp
 _STORER = """
 import os, sys
 from pathlib import Path
-from velodrome.data.cache import files
+from velodrome.data import cache
 write = Path.write_bytes
 def half(path, content):
     write(path, content[:5])
@@ -124,8 +123,8 @@ def half(path, content):
     sys.stdin.read()
 Path.write_bytes = half
 place = Path(sys.argv[1])
-with files.exclusive(place):
-    files.store(place / "images", b"ten bytes.")
+with cache.exclusive(place):
+    cache.store(place / "images", b"ten bytes.")
 """
 
 
@@ -147,11 +146,11 @@ def test_breaking_off_again_and_again_ends_with_a_sentence(tmp_path):
         server.breaks = 100
         with pytest.raises(DataError, match=r"broke off after [0-9,]+ of [0-9,]+ bytes"):
             tiny.data_set(publishers=(f"{server.address}/tiny/",)).load(1, 0.1)
-    assert len(server.requests) == download.ATTEMPTS
+    assert len(server.requests) == fetch.ATTEMPTS
 
 
 def test_a_silent_server_is_given_up(monkeypatch):
-    monkeypatch.setattr(download, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(fetch, "SILENCE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         began = time.monotonic()
@@ -211,8 +210,8 @@ def test_a_redirect_cannot_lead_to_a_file_of_this_machine(tmp_path):
     (tmp_path / "secret").write_bytes(b"secret")
     with http.server.HTTPServer(("127.0.0.1", 0), Redirect) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        with pytest.raises(download.DownloadError):
-            download.download(f"http://127.0.0.1:{server.server_port}/x", tmp_path / "part", 100, lambda got: None)
+        with pytest.raises(fetch.DownloadError):
+            fetch.download(f"http://127.0.0.1:{server.server_port}/x", tmp_path / "part", 100, lambda got: None)
         server.shutdown()
     assert not (tmp_path / "part").exists()
 

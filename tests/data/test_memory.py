@@ -10,7 +10,7 @@ import pytest
 
 from velodrome import machine
 from velodrome.catalog.world import Member, worlds
-from velodrome.data import budget
+from velodrome.data import base
 from velodrome.data.shards import data_set as shards
 
 
@@ -23,7 +23,7 @@ def container(tmp_path, monkeypatch):
     used.write_text(str(400 << 20))
     details.write_text(f"anon 5\ninactive_file {100 << 20}\n")
     monkeypatch.delenv(shards.MEMORY_VARIABLE, raising=False)
-    monkeypatch.setattr(budget, "_workers_on_host", 1)
+    monkeypatch.setattr(base, "_workers_on_host", 1)
     return limit
 
 
@@ -55,7 +55,7 @@ def test_the_limit_of_a_process_counts_and_its_use(limit):
 def test_the_workers_of_a_machine_divide_what_a_set_may_take(container, members, workers):
     world = worlds([Member(role, rank, host, 0) for rank, (role, host) in enumerate(members)])[0]
     assert world.most_on_a_host("worker") == workers
-    budget.share_host(world.most_on_a_host("worker"))
+    base.share_host(world.most_on_a_host("worker"))
     assert shards._budget() == (175 << 20) // workers
 
 

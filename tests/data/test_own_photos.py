@@ -13,9 +13,7 @@ import pytest
 from pictures import COLOURS, everything, load_photos, picture, write_folders
 from PIL import Image
 
-from velodrome.data import catalogue
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
+from velodrome.data import cache, catalogue
 from velodrome.data.images import decode
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -180,7 +178,7 @@ def test_what_was_decoded_is_used_again_and_made_anew_when_a_file_changes(tmp_pa
     picture((9, 9, 9), 77).save(folder / "ant" / "00.png")
     os.utime(folder / "ant" / "00.png", (1, 1))
     assert ("ant", 77) in everything(load_photos(folder))
-    kept = list(decoded._home(catalogue.data_set(f"path:{folder}").source).glob("*/images.npy"))
+    kept = list(cache._home(catalogue.data_set(f"path:{folder}").source).glob("*/images.npy"))
     assert len(kept) == 1
 
 

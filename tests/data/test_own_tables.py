@@ -9,7 +9,7 @@ from pictures import COLOURS, picture, truncated, write_folders, write_products
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

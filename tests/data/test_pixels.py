@@ -11,27 +11,27 @@ import pytest
 
 from velodrome.data import catalogue, pixels
 from velodrome.data.base import Description
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.images.cached_set import ChosenRows
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 
 
-def part(count: int, seed: int) -> Part:
+def part(count: int, seed: int) -> ExamplePart:
     """Pictures whose channels have different means and deviations."""
     random = np.random.default_rng(seed)
     noise = random.normal((60, 120, 200), (10, 30, 50), (count, 5, 4, 3))
-    return Part(np.clip(noise, 0, 255).astype(np.uint8), np.arange(count) % 3)
+    return image_part(np.clip(noise, 0, 255).astype(np.uint8), np.arange(count) % 3)
 
 
-SPLITS = Splits("tiny", part(41, 0), part(6, 1), part(9, 2), classes=3, scale=1 / 255, class_names=("a", "b", "c"))
+SPLITS = image_set("tiny", part(41, 0), part(6, 1), part(9, 2), classes=3, scale=1 / 255, class_names=("a", "b", "c"))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_validation_and_test_do_not_take_part_in_the_statistics():
 def test_a_channel_that_is_the_same_everywhere_becomes_zero():
     images = SPLITS.train.images.copy()
     images[..., 1] = 77
-    found = transform_of("standardize", replace(SPLITS, train=Part(images, SPLITS.train.labels)))(images)
+    found = transform_of("standardize", replace(SPLITS, train=image_part(images, SPLITS.train.labels)))(images)
     assert not found[..., 1].any()
     assert np.isfinite(found).all()
 
@@ -86,7 +86,7 @@ def test_statistics_are_the_same_however_the_images_are_stored_and_read(tmp_path
     assert measure(mapped) == measure(images[order]) == measure(ChosenRows(images, order)) == expected
 
 
-def loaded(shards: str, rank: int) -> Splits:
+def loaded(shards: str, rank: int) -> ExampleSet:
     job = Job(dataset=shards, strategy="ddp", workers=2, batch_size=4, pixels="standardize", sharding="file")
     return Classification().load(resolve(job), rank)
 

@@ -14,24 +14,23 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.gather import Gather
+from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX, file_name
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage import folder as storage
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage import store as storage
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def part(count: int, first: int) -> Part:
+def part(count: int, first: int) -> ExamplePart:
     images = np.random.default_rng(first).integers(0, 256, (count, 4, 3, 1), np.uint8)
-    return Part(images, np.arange(first, first + count) % 5)
+    return image_part(images, np.arange(first, first + count) % 5)
 
 
-SPLITS = Splits("tiny", part(47, 0), part(6, 100), part(10, 200), classes=5, scale=1 / 255, class_names=tuple("abcde"))
+SPLITS = image_set("tiny", part(47, 0), part(6, 100), part(10, 200), classes=5, class_names=tuple("abcde"))
 ABOUT = Description("tiny", "Tiny", "none", "", 47, 6, 10, (4, 3, 1), 5)
 
 
@@ -40,7 +39,7 @@ def write(url: object, **options):
     return shard_write.write_shards(SPLITS, ABOUT, open_store(str(url)), **chosen)
 
 
-def same(found: Splits) -> bool:
+def same(found: ExampleSet) -> bool:
     return all(
         np.array_equal(getattr(found, name).images, getattr(SPLITS, name).images)
         and np.array_equal(getattr(found, name).labels, getattr(SPLITS, name).labels)
@@ -226,7 +225,7 @@ def test_an_index_that_is_cut_short_is_refused(tmp_path):
 def test_a_rewritten_set_is_decoded_anew(tmp_path):
     write(tmp_path / "s", encoding="raw")
     assert same(load_shards(str(tmp_path / "s")))
-    shifted = Splits("tiny", part(47, 1), part(6, 2), part(10, 3), classes=5, scale=1 / 255)
+    shifted = image_set("tiny", part(47, 1), part(6, 2), part(10, 3), classes=5, scale=1 / 255)
     shard_write.write_shards(
         shifted, ABOUT, open_store(str(tmp_path / "s")), shards=5, encoding="raw", seed=2, validation=0.1, force=True
     )
@@ -302,7 +301,7 @@ def peak():
 _GATHERS = _PEAK + """
 import sys
 import numpy as np
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 images = np.memmap(sys.argv[1], np.uint8, "r", shape=(400_000, 28, 28, 1))
 random = np.random.default_rng(0)
 gather = Gather(images, window=32 << 20)
@@ -328,7 +327,7 @@ def test_gathering_at_random_does_not_let_the_process_grow(tmp_path):
 _LARGE = _PEAK + """
 import sys
 import numpy as np
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.shards.data_set import load_shards
 found = load_shards(sys.argv[1], memory_budget=256 << 20)
 gather, random = Gather(found.train.images), np.random.default_rng(0)
@@ -349,8 +348,8 @@ def test_a_set_of_4_gib_is_read_at_random_within_one_and_a_half(tmp_path):
     pixels = np.memmap(tmp_path / "pixels", np.uint8, "r+", shape=(count, *shape))
     labels = np.random.default_rng(0).integers(0, 100, count)
     pixels[:, 0, 0, 0] = labels
-    some = Part(np.asarray(pixels[:10]), labels[:10])
-    splits = Splits("large", Part(np.asarray(pixels), labels), some, some, classes=100, scale=1 / 255)
+    some = image_part(np.asarray(pixels[:10]), labels[:10])
+    splits = image_set("large", image_part(np.asarray(pixels), labels), some, some, classes=100, scale=1 / 255)
     store = open_store(str(tmp_path / "s"))
     shard_write.write_shards(splits, ABOUT, store, shards=16, encoding="raw", seed=1, validation=0.1)
     done = subprocess.run(

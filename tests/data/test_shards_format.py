@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from velodrome.data.base import DataError
-from velodrome.data.shards import example, tfrecord
 from velodrome.data.shards import records as encode
+from velodrome.data.shards import tfrecord
 from velodrome.errors import BadRequest
 
 
@@ -76,21 +76,21 @@ def test_a_record_that_claims_to_be_huge_takes_no_memory():
 @pytest.mark.unit
 def test_examples_come_back_with_every_kind_of_feature():
     features = {"image": b"\0\xff", "label": 300, "names": [b"a", b""], "numbers": [-1, 0, 2**62], "box": [0.5, -2.0]}
-    assert example.decode(example.encode(features)) == {
+    assert tfrecord.decode(tfrecord.encode(features)) == {
         "image": [b"\0\xff"], "label": [300], "names": [b"a", b""], "numbers": [-1, 0, 2**62], "box": [0.5, -2.0]
     }
 
 
 @pytest.mark.unit
 def test_bytes_that_are_no_example_are_refused_and_never_crash():
-    good = example.encode({"image": b"abc", "label": 3, "box": [0.5]})
+    good = tfrecord.encode({"image": b"abc", "label": 3, "box": [0.5]})
     for end in range(1, len(good)):
-        with pytest.raises(example.NotAnExample):
-            example.decode(good[:end])
+        with pytest.raises(tfrecord.NotAnExample):
+            tfrecord.decode(good[:end])
     random = np.random.default_rng(2)
     for _ in range(300):
-        with suppress(example.NotAnExample):
-            example.decode(random.bytes(40))
+        with suppress(tfrecord.NotAnExample):
+            tfrecord.decode(random.bytes(40))
 
 
 @pytest.mark.unit
@@ -126,7 +126,7 @@ def test_an_image_of_another_shape_or_kind_is_named():
         encode.from_records(block, (5, 4, 1), "jpeg", "'x.tfrecord'")
     with pytest.raises(DataError, match="bytes instead of 20"):
         encode.from_records(block, (5, 4, 1), "raw", "'x.tfrecord'")
-    other = tfrecord.Block([example.encode({"picture": b"x", "label": 1})], b"")
+    other = tfrecord.Block([tfrecord.encode({"picture": b"x", "label": 1})], b"")
     with pytest.raises(DataError, match="no feature 'image'"):
         encode.from_records(other, (5, 4, 1), "png", "'x.tfrecord'")
 
@@ -174,9 +174,9 @@ def test_tensorflow_reads_what_we_write_and_we_read_what_it_writes(tmp_path):
     found, found_labels = encode.from_records(tfrecord.Block(records, b""), (8, 8, 3), "png", "theirs")
     assert np.array_equal(found, images)
     assert found_labels.tolist() == labels.tolist()
-    features = example.decode(records[0])
+    features = tfrecord.decode(records[0])
     assert (features["box"], features["minus"], features["none"]) == ([0.5, -1.25], [-7, 2**62], [])
-    again = lists.Example.FromString(example.encode({"a": [1, -2], "b": [b"x", b""], "c": [0.5]}))
+    again = lists.Example.FromString(tfrecord.encode({"a": [1, -2], "b": [b"x", b""], "c": [0.5]}))
     assert list(again.features.feature["a"].int64_list.value) == [1, -2]
     assert list(again.features.feature["b"].bytes_list.value) == [b"x", b""]
     assert list(again.features.feature["c"].float_list.value) == [0.5]
@@ -189,13 +189,13 @@ def test_rows_decode_as_records_one_by_one_do_even_where_bytes_repeat(image, lab
     """The image's bytes, or the label's, also stand in names, lengths and other features."""
     features = {"copy": image, "image": image, "label": label, "number": label, "sizes": [label, 1, 7]}
     images = np.stack([np.frombuffer(image, np.uint8), ~np.frombuffer(image, np.uint8)])
-    rows = example.encode_rows(features, "image", images, "label", np.array([label, 127 - label]))
+    rows = tfrecord.encode_rows(features, "image", images, "label", np.array([label, 127 - label]))
     assert rows is not None
     assert [row.tobytes() for row in rows] == [
-        example.encode({**features, "image": pixels.tobytes(), "label": number})
+        tfrecord.encode({**features, "image": pixels.tobytes(), "label": number})
         for pixels, number in zip(images, (label, 127 - label), strict=True)
     ]
-    found = example.decode_rows(rows, "image", "label")
+    found = tfrecord.decode_rows(rows, "image", "label")
     assert found is not None
     assert np.array_equal(found[0], images)
     assert found[1].tolist() == [label, 127 - label]
@@ -203,26 +203,26 @@ def test_rows_decode_as_records_one_by_one_do_even_where_bytes_repeat(image, lab
 
 @pytest.mark.unit
 def test_rows_that_differ_in_more_than_image_and_label_are_not_read_as_rows():
-    records = [example.encode({"image": b"abc", "label": 1, "height": height}) for height in (3, 4)]
-    assert example.decode_rows(np.stack([np.frombuffer(one, np.uint8) for one in records]), "image", "label") is None
-    large = np.frombuffer(example.encode({"image": b"abc", "label": 300}), np.uint8)[None]
-    assert example.decode_rows(large, "image", "label") is None
+    records = [tfrecord.encode({"image": b"abc", "label": 1, "height": height}) for height in (3, 4)]
+    assert tfrecord.decode_rows(np.stack([np.frombuffer(one, np.uint8) for one in records]), "image", "label") is None
+    large = np.frombuffer(tfrecord.encode({"image": b"abc", "label": 300}), np.uint8)[None]
+    assert tfrecord.decode_rows(large, "image", "label") is None
 
 
 @pytest.mark.unit
 def test_a_feature_of_mixed_kinds_is_refused():
     with pytest.raises(TypeError, match="'image' mixes kinds"):
-        example.encode({"image": [b"a", 1]})
+        tfrecord.encode({"image": [b"a", 1]})
 
 
 @pytest.mark.integration
 def test_protobuf_without_its_compiled_part_reads_and_writes_the_same():
     code = (
-        "from google.protobuf.internal import api_implementation; from velodrome.data.shards import example; "
-        "record = example.encode({'image': b'abc', 'label': 3, 'box': [0.5], 'none': []}); "
-        "print(api_implementation.Type(), record.hex(), example.decode_image(record, 'image', 'label'))"
+        "from google.protobuf.internal import api_implementation; from velodrome.data.shards import tfrecord; "
+        "record = tfrecord.encode({'image': b'abc', 'label': 3, 'box': [0.5], 'none': []}); "
+        "print(api_implementation.Type(), record.hex(), tfrecord.decode_image(record, 'image', 'label'))"
     )
-    record = example.encode({"image": b"abc", "label": 3, "box": [0.5], "none": []})
+    record = tfrecord.encode({"image": b"abc", "label": 3, "box": [0.5], "none": []})
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True,
         env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},

@@ -8,16 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data import catalogue
+from velodrome.data import cache, catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
+from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards import data_set as shards
 from velodrome.data.shards.data_set import ShardSet
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.folder import FolderStore
-from velodrome.data.storage.store import File, Staged, Store
+from velodrome.data.storage.store import File, FolderStore, Staged, Store
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 
@@ -50,12 +47,12 @@ class Away(Store):
         self._there.remove(name)
 
 
-def part(count: int) -> Part:
+def part(count: int) -> ExamplePart:
     numbers = np.arange(count)
-    return Part(np.repeat(numbers, 4).reshape(-1, 2, 2, 1).astype(np.uint8), numbers % 3)
+    return image_part(np.repeat(numbers, 4).reshape(-1, 2, 2, 1).astype(np.uint8), numbers % 3)
 
 
-SPLITS = Splits("tiny", part(40), part(6), part(9), classes=3, scale=1 / 255)
+SPLITS = image_set("tiny", part(40), part(6), part(9), classes=3, scale=1 / 255)
 ABOUT = Description("tiny", "Tiny", "none", "", 40, 6, 9, (2, 2, 1), 3)
 
 
@@ -80,7 +77,7 @@ def fetched() -> list[Path]:
 def test_a_fetched_file_that_was_damaged_is_fetched_once_more(away):
     whole = ShardSet.open("x")
     whole.local_part("train")
-    decoded.forget(decoded.sources("shards ")[0])
+    cache.forget(cache.sources("shards ")[0])
     spoil(fetched()[1])
     away.asked.clear()
     assert np.array_equal(whole.local_part("train").images, SPLITS.train.images)

@@ -14,24 +14,22 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError, Description
+from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.folder import FolderStore
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import StorageError, Store
+from velodrome.data.storage.store import FolderStore, StorageError, Store, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-def part(count: int) -> Part:
+def part(count: int) -> ExamplePart:
     numbers = np.arange(count)
-    return Part(np.repeat(numbers, 12).reshape(-1, 4, 3, 1).astype(np.uint8), numbers % 3)
+    return image_part(np.repeat(numbers, 12).reshape(-1, 4, 3, 1).astype(np.uint8), numbers % 3)
 
 
-SPLITS = Splits("tiny", part(40), part(6), part(9), classes=3, scale=1 / 255, class_names=tuple("abc"))
+SPLITS = image_set("tiny", part(40), part(6), part(9), classes=3, scale=1 / 255, class_names=tuple("abc"))
 
 
 def write(store: Store | Path, **options):

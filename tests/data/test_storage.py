@@ -11,9 +11,8 @@ import time
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from velodrome.data.storage import remote, scratch
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import File, StorageError
+from velodrome.data.storage import remote
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit
@@ -146,11 +145,11 @@ def test_staged_files_of_a_killed_process_are_removed_by_the_next(tmp_path, monk
     left = tmp_path / "velodrome-staged-left"
     left.mkdir()
     (left / "half.tfrecord").write_bytes(b"half")
-    ours = scratch.Scratch()
+    ours = remote.Scratch()
     assert left.exists()  # it may be that of a process that is about to lock it
     for folder in (left, ours.path):
         os.utime(folder, (0, 0))
-    other = scratch.Scratch()
+    other = remote.Scratch()
     assert not left.exists()
     assert ours.path.exists()
     assert other.path.exists()

@@ -13,15 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import hdfs as hdfs_server
 import s3 as s3_server
 
-from velodrome.data import catalogue
+from velodrome.data import cache, catalogue
 from velodrome.data.base import DataError, Description
-from velodrome.data.cache import files as cache
+from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
-from velodrome.data.splits import Part, Splits
 from velodrome.data.storage import remote
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import File, StorageError
+from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_cache")]
@@ -54,25 +52,25 @@ def place(request) -> str:
     return f"{getattr(cluster, request.param)}/{request.param}/{name}"
 
 
-def random_splits(examples: int, side: int = 16) -> Splits:
+def random_splits(examples: int, side: int = 16) -> ExampleSet:
     random = np.random.default_rng(0)
     parts = [
-        Part(random.integers(0, 256, (count, side, side, 1), np.uint8), random.integers(0, 10, count))
+        image_part(random.integers(0, 256, (count, side, side, 1), np.uint8), random.integers(0, 10, count))
         for count in (examples, 20, 30)
     ]
-    return Splits("tiny", *parts, classes=10, scale=1 / 255)
+    return image_set("tiny", *parts, classes=10, scale=1 / 255)
 
 
 SPLITS = random_splits(500)
 ABOUT = Description("tiny", "Tiny", "none", "", 500, 20, 30, (16, 16, 1), 10)
 
 
-def write(url: str, splits: Splits = SPLITS, **options):
+def write(url: str, splits: ExampleSet = SPLITS, **options):
     chosen = {"shards": 4, "encoding": "raw", "seed": 1, "validation": 0.1, **options}
     return shard_write.write_shards(splits, ABOUT, open_store(url), **chosen)
 
 
-def same(found: Splits) -> bool:
+def same(found: ExampleSet) -> bool:
     return all(
         np.array_equal(getattr(found, name).images, getattr(SPLITS, name).images)
         and np.array_equal(getattr(found, name).labels, getattr(SPLITS, name).labels)

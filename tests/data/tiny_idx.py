@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data.cache import RemoteFile
 from velodrome.data.sets.idx import IdxDataSet
 
 NAMES = (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT, USER_PAGES, blocks
 
-from velodrome.clusters.emulated.nodes import missing_tools
+from velodrome.clusters.emulated.network import missing_tools
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import ray_hosts

@@ -1,4 +1,4 @@
-"""`velodrome check` trains for a second, reports what that takes, and says in a sentence what is wrong with users' code."""
+"""`velodrome check` trains for a second, reports what it takes, and names what is wrong with users' code in a sentence."""
 
 from __future__ import annotations
 

@@ -16,12 +16,10 @@ import pytest
 from safetensors.numpy import load_file
 from scene import LONG, Scene, training
 
-from velodrome.clusters.emulated.leftovers import GROUPS, PREFIX
-from velodrome.clusters.emulated.limits import Limits
-from velodrome.clusters.emulated.links import Bridge
+from velodrome.clusters.emulated import EmulatedCluster
+from velodrome.clusters.emulated.limits import GROUPS, PREFIX, Limits
 from velodrome.clusters.emulated.measure import measure
-from velodrome.clusters.emulated.nodes import Network, missing_tools
-from velodrome.clusters.emulated.request import EmulatedCluster
+from velodrome.clusters.emulated.network import Bridge, Network, missing_tools
 
 pytestmark = [
     pytest.mark.e2e,

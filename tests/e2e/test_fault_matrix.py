@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from scene import LONG, Scene, training
 
-from velodrome.clusters.emulated.nodes import missing_tools
+from velodrome.clusters.emulated.network import missing_tools
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 from fault_matrix import record

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from velodrome.data.base import Description
+from velodrome.data.examples import image_part, image_set
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.usefixtures("no_strays")]
 
@@ -27,8 +27,8 @@ def large(tmp_path_factory) -> str:
     pixels = np.memmap(folder / "pixels", np.uint8, "r+", shape=(COUNT, *SHAPE))
     labels = np.random.default_rng(0).integers(0, 10, COUNT)
     pixels[np.arange(COUNT), labels, 0, 0] = 255
-    some = Part(np.asarray(pixels[:1000]), labels[:1000])
-    splits = Splits("large", Part(np.asarray(pixels), labels), some, some, classes=10, scale=1 / 255)
+    some = image_part(np.asarray(pixels[:1000]), labels[:1000])
+    splits = image_set("large", image_part(np.asarray(pixels), labels), some, some, classes=10, scale=1 / 255)
     about = Description("large", "Large", "none", "", COUNT, 1000, 1000, SHAPE, 10)
     write_shards(splits, about, open_store(str(folder / "set")), shards=8, encoding="raw", seed=1, validation=0.1)
     (folder / "pixels").unlink()

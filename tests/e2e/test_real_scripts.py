@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from velodrome.api import examples
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local.launcher import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
 

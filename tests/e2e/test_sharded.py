@@ -17,7 +17,7 @@ def shards(tmp_path_factory) -> str:
     """Digits in three files: two workers have unequal shares of them."""
     from velodrome.data import catalogue
     from velodrome.data.shards.write import write_shards
-    from velodrome.data.storage.open import open_store
+    from velodrome.data.storage.store import open_store
 
     folder: Path = tmp_path_factory.mktemp("shards") / "digits"
     splits = catalogue.load("digits", seed=1, validation=0.1)

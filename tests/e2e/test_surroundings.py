@@ -15,8 +15,7 @@ import pytest
 from scene import LONG, Scene, left_in, training
 
 from synthetic_races import result
-from velodrome.clusters.local.launcher import LocalLauncher
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local.launcher import LocalLauncher, free_port
 from velodrome.job.job import Job
 from velodrome.run.execute import JobFailed, execute
 from velodrome.run.store import Store

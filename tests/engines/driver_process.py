@@ -19,22 +19,21 @@ import numpy as np
 
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
-from velodrome.data.arrays import ArrayPart, Arrays
-from velodrome.data.splits import Part, Splits
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.text import Text
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.variables import WORLD
 from velodrome.worker.context import Context
 from velodrome.worker.emitter import Emitter
+from velodrome.worker.host import avoid_missing_tiles
 from velodrome.worker.main import report
-from velodrome.worker.processor import avoid_missing_tiles
 
 #: In place of a file of data: the job's own data set is loaded, as in a real run.
 CATALOGUE = "-"
 
 
-def read_data(path: str) -> Splits:
+def read_data(path: str) -> ExampleSet:
     """From an `.npz` file into memory, or from a folder of `.npy` files that stay on disk."""
     if Path(path).is_dir():
         return _splits({file.stem: np.load(file, mmap_mode="r") for file in Path(path).glob("*.npy")})
@@ -42,14 +41,14 @@ def read_data(path: str) -> Splits:
         return _splits(stored)
 
 
-def _splits(stored: Any) -> Splits:
+def _splits(stored: Any) -> ExampleSet:
     parts = {
-        name: Part(stored[f"{name}_images"], stored[f"{name}_labels"]) for name in ("train", "validation", "test")
+        name: image_part(stored[f"{name}_images"], stored[f"{name}_labels"]) for name in ("train", "validation", "test")
     }
-    return Splits(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
+    return image_set(name="driven", classes=int(stored["classes"]), scale=float(stored["scale"]), **parts)
 
 
-def read_arrays(path: str) -> Arrays:
+def read_arrays(path: str) -> ExampleSet:
     """Named arrays, `part.inputs.name`, from an `.npz` file into memory, or from a folder of `.npy` files on disk."""
     if Path(path).is_dir():
         stored = {file.stem: np.load(file, mmap_mode="r") for file in Path(path).glob("*.npy")}
@@ -57,15 +56,15 @@ def read_arrays(path: str) -> Arrays:
         with np.load(path) as opened:
             stored = {name: opened[name] for name in opened.files}
 
-    def part(name: str) -> ArrayPart:
+    def part(name: str) -> ExamplePart:
         sides = [
             {key.split(".")[2]: array for key, array in stored.items() if key.startswith(f"{name}.{side}.")}
             for side in ("inputs", "targets")
         ]
-        return ArrayPart(*sides)
+        return ExamplePart(*sides)
 
     images = frozenset(str(name) for name in stored.get("images", ()))
-    return Arrays("driven", part("train"), part("validation"), part("test"), images=images)
+    return ExampleSet("driven", part("train"), part("validation"), part("test"), images=images)
 
 
 def read_text(path: str) -> Text:

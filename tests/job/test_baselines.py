@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from velodrome.api.race_plan import default_name, merge, plan_race
+from velodrome.job.names import expand
 from velodrome.job.race import Race, combinations, parse_race
-from velodrome.job.race_names import expand
 from velodrome.races.folder import RaceFolder
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
+from velodrome.job.names import expand
 from velodrome.job.race import Race, combinations, parse_race, parse_vary
-from velodrome.job.race_names import expand
 from velodrome.races.check import check_race
 
 pytestmark = pytest.mark.unit

@@ -8,11 +8,10 @@ import pytest
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_vary
-from velodrome.job.race_names import expand
 from velodrome.job.resolve import resolve
-from velodrome.job.script import words_of
-from velodrome.job.script_arguments import batch_note, differences, lengths
+from velodrome.job.script import batch_note, differences, lengths, words_of
 
 
 def test_what_a_script_decides_itself_is_a_label() -> None:

@@ -206,6 +206,18 @@ def test_the_figure_of_a_race_has_ranges_and_its_legend_covers_no_data() -> None
     assert all(panel.get_legend() is None for panel in figure.axes)
 
 
+def test_bars_of_each_model_have_an_axis_of_their_own() -> None:
+    dense = [*repeated([9000, 9100], strategy="single"), result("ddp", 2, 800.0)]
+    fast = [run | {"model": "dense-128"} for run in dense]
+    slow = [run | {"model": "resnet20"} for run in repeated([10, 11], strategy="allreduce", workers=2)]
+    figure = draw_race(compare([*fast, *slow]), "a race")
+    bars = [panel for panel in figure.axes if panel.get_xlabel().startswith("training throughput")]
+    assert {panel.get_title(loc="left"): [label.get_text() for label in panel.get_yticklabels()] for panel in bars} == {
+        "dense-128": ["torch\nddp", "torch\nsingle"], "resnet20": ["torch\nallreduce"]}
+    [narrow] = [panel for panel in bars if panel.get_title(loc="left") == "resnet20"]
+    assert max(narrow.get_xlim()) < 100
+
+
 def test_a_configuration_looks_the_same_in_every_figure_of_a_race() -> None:
     rows = compare([
         *repeated([300, 310, 290], workers=2), *repeated([100, 110, 90], strategy="single"),

@@ -204,6 +204,9 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
     "a lead on a machine that others use up": lambda: answer(
         [*[beside(run, 1.4) for run in single(100, 101, 99)], *[beside(run, 1.4) for run in ddp(400, 404, 396)]]
     ),
+    "open, on a machine that others use up": lambda: answer(
+        [*[beside(run, 1.4) for run in single(100, 120, 110)], *[beside(run, 1.4) for run in ddp(145, 125, 138)]]
+    ),
     "level on a machine that is busy": lambda: answer(
         [*[beside(run, 0.3) for run in single(100, 101, 99)], *[beside(run, 0.3) for run in ddp(100, 101, 99)]]
     ),

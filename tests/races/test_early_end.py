@@ -15,8 +15,8 @@ import pytest
 from synthetic_races import result
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job, Target
+from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race
-from velodrome.job.race_names import expand
 from velodrome.judge.compare import compare
 from velodrome.judge.early_end import limits
 from velodrome.judge.progress import Ending

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from velodrome.clusters.definitions import validated
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.local.launcher import LocalLauncher
-from velodrome.clusters.options import validated
 from velodrome.clusters.slurm import commands
 from velodrome.clusters.slurm.launcher import SlurmLauncher
+from velodrome.clusters.ssh import SshOptions
 from velodrome.clusters.ssh.launcher import SshLauncher
-from velodrome.clusters.ssh.options import SshOptions
 from velodrome.errors import BadRequest
 from velodrome.events.lines import to_event
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
-from velodrome.job.race_names import expand
 from velodrome.job.resolve import resolve
 from velodrome.races.parallel_jobs import Interrupted, Lanes, lanes_of
 

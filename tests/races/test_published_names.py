@@ -14,10 +14,11 @@ from velodrome.catalog.registry import engines
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.job.names import check_name
-from velodrome.job.published import (
+from velodrome.job.names import (
     PublishedName,
     abbreviations,
+    check_name,
+    expand,
     label_of,
     local_type,
     parse,
@@ -25,7 +26,6 @@ from velodrome.job.published import (
     sizes_of,
 )
 from velodrome.job.race import parse_race
-from velodrome.job.race_names import expand
 from velodrome.job.resolve import resolve
 from velodrome.races.folder import RaceFolder
 

@@ -16,8 +16,8 @@ from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.clusters import preflight
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest, FolderGone
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
-from velodrome.job.race_names import expand
 from velodrome.races.check import check_race
 from velodrome.races.folder import RaceFolder
 from velodrome.races.runs import RaceRuns, run_race

@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from velodrome.clusters import environments
-from velodrome.job.names import check_name
+from velodrome.job.names import check_name, expand
 from velodrome.job.race import Race, parse_race
-from velodrome.job.race_names import expand
 from velodrome.races.folder import RaceFolder
 
 pytestmark = pytest.mark.unit

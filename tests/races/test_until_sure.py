@@ -16,8 +16,8 @@ import pytest
 
 from synthetic_races import beside, result
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
-from velodrome.job.race_names import expand
 from velodrome.judge.affordable import as_option
 from velodrome.judge.progress import Criteria, Dropped, Ending, standings
 from velodrome.races import budget

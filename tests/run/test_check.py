@@ -17,7 +17,7 @@ from velodrome.events.fields import Amount, Number
 from velodrome.job.job import Job
 from velodrome.run.check import check_run
 from velodrome.run.store import Store
-from velodrome.tasks.answers import encode
+from velodrome.tasks.correctness_bits import encode
 
 pytestmark = pytest.mark.integration
 

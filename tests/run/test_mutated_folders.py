@@ -32,12 +32,12 @@ from velodrome.api import runs as api
 from velodrome.api.datasets import encode_row
 from velodrome.data.base import DataError
 from velodrome.data.shards.index import read_index
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import read_events
 from velodrome.events.models import MODELS
+from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.job.race_names import expand
 from velodrome.models.served import Served
 from velodrome.reporting.load import load_race
 from velodrome.run.store import RunFolder, read_race

@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import Diagnosis, Exit
-from velodrome.clusters.local.stacks import waits_for_others
+from velodrome.clusters.local.launcher import waits_for_others
 from velodrome.clusters.plan import Process
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.clusters.local.ports import free_port
+from velodrome.clusters.local.launcher import free_port
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.registry import engine_with_key
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 
@@ -21,9 +22,9 @@ def unavailable(engine: Engine, strategy: Strategy) -> str:
     """Why a strategy cannot run here; empty if it can. Brings the engine's environment up to date if there is one; the
     variable of `environments.FOLDER` must say HOME."""
     if engine.own_environment is not None:
-        if environment_record.read(HOME / engine.key) is None:
+        if environments.read_record(HOME / engine.key) is None:
             return f"{engine.key} is not installed: python tests/servers/engine_environments.py {engine.key}"
-        engine_install.install(engine.name, framework=engine.framework)
+        install.install(engine.name, framework=engine.framework)
     return "; ".join(environments.missing(engine, strategy))
 
 
@@ -31,5 +32,5 @@ if __name__ == "__main__":
     os.environ[environments.FOLDER] = str(HOME)
     for key in sys.argv[1:]:
         asked = engine_with_key(key)
-        engine_install.install(asked.name, print, framework=asked.framework)
+        install.install(asked.name, print, framework=asked.framework)
         print(unavailable(asked, asked.strategies[0]) or f"{key} can train in {HOME / key}")

@@ -10,21 +10,22 @@ import os
 import sys
 from pathlib import Path
 
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 
 
 def unavailable(framework: str) -> str:
     """Why Horovod cannot train with a framework here; empty if it can."""
-    here = environment_record.read(HOME / f"horovod-{framework}")
+    here = environments.read_record(HOME / f"horovod-{framework}")
     return "" if here else f"Horovod is not installed: python tests/servers/horovod_environment.py {framework}"
 
 
 def prepare(framework: str) -> None:
     """Install it, or bring its training side up to date."""
     os.environ[environments.FOLDER] = str(HOME)
-    engine_install.install("horovod", framework=framework)
+    install.install("horovod", framework=framework)
 
 
 if __name__ == "__main__":

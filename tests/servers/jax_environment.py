@@ -9,21 +9,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 
 
 def unavailable() -> str:
     """Why JAX cannot train here; empty if it can."""
-    here = environment_record.read(HOME / "jax")
+    here = environments.read_record(HOME / "jax")
     return "" if here else "JAX is not installed: python tests/servers/jax_environment.py"
 
 
 def prepare() -> None:
     """Install it, or bring its training side up to date."""
     os.environ[environments.FOLDER] = str(HOME)
-    engine_install.install("jax")
+    install.install("jax")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "engines"
 
@@ -19,14 +20,14 @@ def unavailable() -> str:
     """Why MXNet cannot train here; empty if it can."""
     if sys.version_info >= (3, 12):
         return f"MXNet has no wheel for Python {sys.version_info.major}.{sys.version_info.minor}"
-    here = environment_record.read(HOME / "mxnet")
+    here = environments.read_record(HOME / "mxnet")
     return "" if here else "MXNet is not installed: python tests/servers/mxnet_environment.py"
 
 
 def prepare() -> None:
     """Install it, or bring its training side up to date."""
     os.environ[environments.FOLDER] = str(HOME)
-    engine_install.install("mxnet")
+    install.install("mxnet")
 
 
 if __name__ == "__main__":

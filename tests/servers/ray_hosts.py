@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
+from velodrome.clusters.emulated import EmulatedCluster
+from velodrome.clusters.emulated.network import Network, missing_tools
 from velodrome.clusters.emulated.node import Node
-from velodrome.clusters.emulated.nodes import Network, missing_tools
-from velodrome.clusters.emulated.request import EmulatedCluster
 
 _PORT = 6379
 _START_SECONDS = 120.0

@@ -19,9 +19,9 @@ from pathlib import Path
 import yaml
 from debian import install
 
+from velodrome.clusters.emulated import EmulatedCluster
+from velodrome.clusters.emulated.network import Network, missing_tools
 from velodrome.clusters.emulated.node import Node
-from velodrome.clusters.emulated.nodes import Network, missing_tools
-from velodrome.clusters.emulated.request import EmulatedCluster
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 _PACKAGES = ("openssh-server", "openssh-client")

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from velodrome.clusters.remote.environment import pins
+from velodrome.clusters.environments.hosts import pins
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "wheelhouse"
 

@@ -14,7 +14,7 @@ from velodrome.cli.study_tables import comparison
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.job.race_names import expand
+from velodrome.job.names import expand
 from velodrome.races.folder import RaceFolder
 from velodrome.studies import plan as planning
 from velodrome.studies.load import SCALES, scale_named, studies, study_named
@@ -184,8 +184,8 @@ def test_a_study_on_other_machines_is_not_fitted_to_this_one(monkeypatch: pytest
 
 def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) -> None:
     from velodrome.api import study as api
+    from velodrome.clusters.ssh import SshOptions
     from velodrome.clusters.ssh.launcher import SshLauncher
-    from velodrome.clusters.ssh.options import SshOptions
 
     words = ["study", "run", "zipperle-2018", "--dry-run", "--json", "--runs", runs]
     told = velodrome(*words, "--on", "emulated:nodes=9").json()

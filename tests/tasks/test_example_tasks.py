@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, arrays_of_images, implied_task
-from velodrome.data.splits import Part, Splits
+from velodrome.data.examples import (
+    ArrayField,
+    ComputedPart,
+    ExamplePart,
+    ExampleSet,
+    image_part,
+    image_set,
+    implied_task,
+)
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Binary, Classification, MultiLabel, roc_auc
 from velodrome.tasks.examples import check_stream
-from velodrome.tasks.labels import Binary, MultiLabel
-from velodrome.tasks.ranking import roc_auc
 from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import in_order
 
@@ -26,10 +31,10 @@ JOB = Job(dataset="mine:rows", model="mine:net")
 RANDOM = np.random.default_rng(11)
 
 
-def arrays(targets: dict[str, Any], count: int = 6, **more: Any) -> Arrays:
+def arrays(targets: dict[str, Any], count: int = 6, **more: Any) -> ExampleSet:
     rows = {name: np.asarray(array) for name, array in targets.items()}
-    part = ArrayPart({"x": np.zeros((count, 3), np.float32)}, rows)
-    return Arrays("mine:rows", part, part, part, **more)
+    part = ExamplePart({"x": np.zeros((count, 3), np.float32)}, rows)
+    return ExampleSet("mine:rows", part, part, part, **more)
 
 
 # -- metrics
@@ -150,15 +155,15 @@ def test_targets_that_do_not_fit_are_refused_with_the_way_out(task, targets, wor
 
 
 def test_labelled_images_serve_other_tasks_without_a_copy() -> None:
-    part = Part(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, 0]))
-    images = Splits("digits", part, part, part, classes=2, scale=1 / 16)
-    data = arrays_of_images(images)
+    part = image_part(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, 0]))
+    images = image_set("digits", part, part, part, classes=2, scale=1 / 16)
+    data = images.as_arrays()
     assert data.train.inputs["x"] is part.images
     assert (data.images, data.scale, data.input_shape) == (frozenset({"x"}), 1 / 16, (8, 8, 1))
     assert Binary().outputs(Binary().fit(JOB, images)) == 1
 
 
-class Late(ArrayPart):
+class Late(ComputedPart):
     """Rows that are computed when they are asked for."""
 
     def __len__(self) -> int:
@@ -172,17 +177,13 @@ class Late(ArrayPart):
     def target_fields(self) -> tuple[ArrayField, ...]:
         return (ArrayField("y", (), "int64"),)
 
-    @property
-    def in_memory(self) -> bool:
-        return False
-
     def gather(self, indices: Any, epoch: int = 0) -> Any:
         return {"x": indices.astype(np.float32) + epoch}, {"y": indices % 2}
 
 
 def test_rows_that_are_computed_later_are_converted_then() -> None:
     late = Late({}, {})
-    fitted = Regression().fit(JOB, Arrays("mine:rows", late, late, late))
+    fitted = Regression().fit(JOB, ExampleSet("mine:rows", late, late, late))
     assert fitted.targets == (ArrayField("y", (), "float32"),)
     inputs, targets = fitted.train.gather(np.array([3, 4]), epoch=2)
     assert (inputs["x"].tolist(), targets["y"].dtype, targets["y"].tolist()) == ([5.0, 6.0], np.float32, [1.0, 0.0])
@@ -209,7 +210,7 @@ def test_an_epoch_of_a_stream_is_its_own_order_dealt_in_turn() -> None:
     assert schedule.steps == 3
 
 
-class Computed(ArrayPart):
+class Computed(ComputedPart):
     """Rows that exist only when they are asked for."""
 
     def __init__(self, targets: np.ndarray) -> None:
@@ -231,6 +232,6 @@ def test_r2_of_computed_rows_is_counted_from_the_mean_of_all_of_them() -> None:
     """Also where the first rows are not like the others; training rows would take an epoch to read."""
     targets = np.concatenate([np.zeros((2000, 2)), np.ones((1000, 2))]).astype(np.float32)
     part = Computed(targets)
-    data = Arrays("own", part, part, part)
+    data = ExampleSet("own", part, part, part)
     np.testing.assert_allclose(Regression().centre(data, "test"), [1 / 3, 1 / 3])
     assert np.isnan(Regression().centre(data, "train")).all()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 from velodrome.tasks.language_model import LanguageModel
 
 pytestmark = pytest.mark.unit

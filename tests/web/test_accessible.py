@@ -26,7 +26,7 @@ import browser
 
 from velodrome import files
 from velodrome.run.store import LOCK
-from velodrome.tasks.answers import encode
+from velodrome.tasks.correctness_bits import encode
 
 _MISSING = browser.unavailable() or ("" if browser.axe_file().exists() else
                                      "axe-core was not downloaded: python tests/servers/browser.py")

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from synthetic_races import BEGAN, events_of, repeated, result, write_race
 from velodrome import files
 from velodrome.cli.board import Board
+from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.job.race_names import expand
 from velodrome.races.folder import RaceFolder
 from velodrome.run.store import LOCK
 from velodrome.web.live_run import MOST_POINTS, LiveRun, Points

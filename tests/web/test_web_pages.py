@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from synthetic_races import events_of, repeated, result, write_race
 from velodrome import files
 from velodrome.run.store import LOCK
-from velodrome.tasks.answers import encode
+from velodrome.tasks.correctness_bits import encode
 from velodrome.web.index import RunIndex
 from velodrome.web.security import CSRF_HEADER, Security
 from velodrome.web.ui import ui_app
@@ -183,7 +183,7 @@ def test_the_confusion_matrix_names_the_pairs_that_are_confused_most(race: Path)
 
 def test_wrong_test_images_are_shown_from_the_recorded_answers(runs: Path) -> None:
     from velodrome.data import catalogue
-    from velodrome.tasks.answers import fingerprint
+    from velodrome.tasks.correctness_bits import fingerprint
 
     test = catalogue.load("digits", seed=1, validation=0.1).test
     right = np.ones(len(test), dtype=np.bool_)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from velodrome.catalog.world import Member, worlds
-from velodrome.data import budget
+from velodrome.data import base
 from velodrome.job.job import Job
 from velodrome.variables import JOB, WORLD
 from velodrome.worker import main
@@ -24,12 +24,12 @@ def test_a_training_process_takes_its_share_of_the_memory(tmp_path: Path, monkey
     monkeypatch.setenv(JOB, Job(strategy="ddp", workers=3).model_dump_json())
     monkeypatch.setenv(WORLD, worlds(members)[2].to_json())
     monkeypatch.setenv("VELODROME_MEASURE", "0")
-    monkeypatch.setattr(budget, "_workers_on_host", 1)
-    monkeypatch.setattr(budget.machine, "process_memory", lambda: 1000)
+    monkeypatch.setattr(base, "_workers_on_host", 1)
+    monkeypatch.setattr(base.machine, "process_memory", lambda: 1000)
     budgets: list[int] = []
 
     def engine(module: str) -> Any:
-        return SimpleNamespace(train=lambda context: budgets.append(budget.memory_budget(0.5)))
+        return SimpleNamespace(train=lambda context: budgets.append(base.memory_budget(0.5)))
 
     monkeypatch.setattr(main, "import_module", engine)
     monkeypatch.setattr(main, "claim_cores", lambda slot, slots, threads: 1)

@@ -12,9 +12,9 @@ import pytest
 from velodrome.catalog.world import Member, World
 from velodrome.clusters import preflight
 from velodrome.data.base import Description
+from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards.write import write_shards
-from velodrome.data.splits import Part, Splits
-from velodrome.data.storage.open import open_store
+from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.unit
 TRAIN, FILES, BATCH = 53, 5, 6
 
 
-def _part(count: int, first: int) -> Part:
+def _part(count: int, first: int) -> ExamplePart:
     """Images that are the number of their example."""
     numbers = np.arange(first, first + count)
-    return Part(np.repeat(numbers, 4).reshape(-1, 2, 2, 1).astype(np.uint8), numbers % 5)
+    return image_part(np.repeat(numbers, 4).reshape(-1, 2, 2, 1).astype(np.uint8), numbers % 5)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
     before = os.environ.get("VELODROME_CACHE")
     os.environ["VELODROME_CACHE"] = str(folder / "cache")
-    splits = Splits("numbers", _part(TRAIN, 0), _part(7, 100), _part(9, 200), classes=5, scale=1 / 255)
+    splits = image_set("numbers", _part(TRAIN, 0), _part(7, 100), _part(9, 200), classes=5, scale=1 / 255)
     about = Description("numbers", "Numbers", "none", "", TRAIN, 7, 9, (2, 2, 1), 5)
     write_shards(splits, about, open_store(str(folder / "set")), shards=FILES, encoding="raw", seed=1, validation=0.1)
     yield f"shards:{folder / 'set'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from velodrome.tasks.text_schedule import TextSchedule, evaluation_rows
+from velodrome.tasks.schedule import TextSchedule, evaluation_rows
 
 pytestmark = pytest.mark.unit
 

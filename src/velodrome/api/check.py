@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from velodrome.api.costs import Costs
-from velodrome.catalog.base import Strategy
+from velodrome.catalog.base import Strategy, Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
-from velodrome.catalog.traffic import Traffic, traffic_of
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Compression, Job, Mesh

@@ -10,8 +10,9 @@ from typing import Any
 from velodrome.catalog.registry import LISTED_BY, all_forms
 from velodrome.catalog.registry import engines as known_engines
 from velodrome.clusters import definitions, environments
-from velodrome.clusters.emulated import leftovers
-from velodrome.clusters.options import validated
+from velodrome.clusters.definitions import validated
+from velodrome.clusters.emulated import limits
+from velodrome.clusters.environments import hosts
 from velodrome.clusters.registry import (
     LAUNCHERS,
     Target,
@@ -21,7 +22,6 @@ from velodrome.clusters.registry import (
     open_launcher,
     target_of,
 )
-from velodrome.clusters.remote import environment
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.errors import BadRequest, which_name
 
@@ -109,13 +109,13 @@ def prepare(
         if not isinstance(launcher, RemoteLauncher):
             raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
         links = launcher.connect(launcher.lasting_hosts())
-        made = environment.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
-    return {"name": name, "hosts": made, "pins": environment.pins(chosen), "to_install": to_install}
+        made = hosts.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
+    return {"name": name, "hosts": made, "pins": hosts.pins(chosen), "to_install": to_install}
 
 
 def clean() -> dict[str, Any]:
     """Remove what commands that were killed left of emulated clusters: control groups and temporary folders."""
-    return {"removed": leftovers.clean()}
+    return {"removed": limits.clean()}
 
 
 def _hosts(target: Target) -> Any:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Description, Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import ArrayField, Arrays
+    from velodrome.data.examples import ArrayField, ExampleSet
 
 #: Bytes of a file of columns.
 _LARGEST_COLUMNS = 1 << 28
@@ -101,10 +101,9 @@ def show(
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
     from velodrome.data.images.contact_sheet import class_counts, draw, write
-    from velodrome.data.splits import Splits
 
     splits = catalogue.load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
-    if not isinstance(splits, Splits):
+    if splits.kind == "arrays":
         return _arrays(splits)
     path = Path(out) if out is not None else Path(re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.") + ".png")
     write(draw(splits, columns), path)
@@ -115,9 +114,9 @@ def show(
     }
 
 
-def _arrays(data: Arrays) -> dict[str, Any]:
+def _arrays(data: ExampleSet) -> dict[str, Any]:
     """What arrays hold; of a table also means, deviations and categories of its columns."""
-    from velodrome.data.arrays import implied_task
+    from velodrome.data.examples import implied_task
 
     return {
         "name": data.name, "train": len(data.train), "validation": len(data.validation), "test": len(data.test),
@@ -211,7 +210,7 @@ def shard(
     """
     from velodrome.data.shards.index import PARTS
     from velodrome.data.shards.write import write_shards
-    from velodrome.data.storage.open import open_store
+    from velodrome.data.storage.store import open_store
 
     chosen = [known for known in PARTS if known in parts]
     if not chosen or {*parts} - {*PARTS}:

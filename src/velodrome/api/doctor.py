@@ -9,13 +9,12 @@ from typing import Any
 
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.emulated.launcher import EmulatedLauncher
-from velodrome.clusters.findings import Finding
-from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.clusters.remote.checks import DISK_BYTES
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data import catalogue
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

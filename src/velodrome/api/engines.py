@@ -8,7 +8,8 @@ from typing import Any
 
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import all_forms
-from velodrome.clusters import engine_install, environment_record, environments
+from velodrome.clusters import environments
+from velodrome.clusters.environments import install
 
 
 def list_engines() -> list[dict[str, Any]]:
@@ -56,7 +57,7 @@ def _installation(engine: Engine) -> dict[str, Any] | None:
         return None
     return {
         "command": engine.install_command,
-        "installed": environment_record.is_current(engine, environments.folder() / engine.key),
+        "installed": environments.is_current(engine, environments.folder() / engine.key),
         "download_mb": own.download_mb, "disk_mb": own.disk_mb, "minutes": own.minutes,
     }
 
@@ -65,7 +66,7 @@ def install_engine(
     name: str, progress: Callable[[str], None] = lambda phrase: None, *, framework: str | None = None
 ) -> dict[str, Any]:
     """Create or repair the environment of an engine that cannot share ours; `progress` gets phrases."""
-    installed = engine_install.install(name, progress, framework=framework)
+    installed = install.install(name, progress, framework=framework)
     return {"engine": name, "framework": framework, "interpreter": str(installed.interpreter),
             "changed": installed.changed, "seconds": round(installed.seconds, 1)}
 
@@ -75,4 +76,4 @@ def remove_engine(
 ) -> bool:
     """Remove the environment of an engine, by default of all its frameworks; `progress` gets phrases. Whether there was
     one."""
-    return engine_install.remove(name, progress, framework=framework)
+    return install.remove(name, progress, framework=framework)

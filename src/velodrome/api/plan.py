@@ -8,9 +8,8 @@ from typing import Any
 
 from velodrome.clusters.environments import default_engine
 from velodrome.clusters.manifests import FORMATS, host_names
-from velodrome.clusters.placement import Placement
-from velodrome.clusters.placement import place as placed
-from velodrome.clusters.plan import consecutive_ports, make_plan, manual_command
+from velodrome.clusters.plan import Placement, consecutive_ports, make_plan, manual_command
+from velodrome.clusters.plan import place as placed
 from velodrome.clusters.preflight import check_job
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job

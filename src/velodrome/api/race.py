@@ -9,7 +9,7 @@ from typing import Any
 
 from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
 from velodrome.clusters.registry import Where
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
 from velodrome.job.job import Job, Target

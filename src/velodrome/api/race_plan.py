@@ -18,15 +18,15 @@ from velodrome.clusters.preflight import crowded
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher, open_launchers
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest
-from velodrome.job.baselines import has_baselines
 from velodrome.job.job import Job
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
-from velodrome.job.script_arguments import LONGEST_SCRIPT, batch_note
-from velodrome.job.wording import in_words
+from velodrome.job.read import in_words
+from velodrome.job.resolve import has_baselines
+from velodrome.job.script import LONGEST_SCRIPT, batch_note
 from velodrome.judge.affordable import Affordable, afford, as_option, contenders
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.configuration import Configuration, names_of
-from velodrome.judge.estimate import Estimate, basis_of
+from velodrome.judge.estimate import Estimate, basis_of, in_full
 from velodrome.judge.estimate import in_words as duration
 from velodrome.judge.lead import in_list
 from velodrome.judge.objective import OBJECTIVES
@@ -268,16 +268,23 @@ def plan_entries(
     return replace(planned, affordable=found, notes=(*planned.notes, *_of_budget(planned, found, budget)))
 
 
+def _once(race: Race) -> str:
+    """What is missing to an answer where configurations run too seldom for any claim."""
+    if race.repeat >= FIRST_LOOK:
+        return ""
+    return f"; nothing is claimed before repetition {FIRST_LOOK}: add --until-sure, or --repeat {FIRST_LOOK}"
+
+
 def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[str]:
     """What a budget settles, as sentences."""
-    asked, count = duration(budget.seconds or 0.0), planned.configurations
+    asked, count = in_full(budget.seconds or 0.0), planned.configurations
     if not planned.race.until_sure:
         total = sum(planned.seconds.values())
         if total <= budget.left:
-            return []
+            return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){_once(planned.race)}"]
         return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: repetition "
                 f"by repetition, what would end later is not started; --budget {as_option(budget.spent + total)} is "
-                "enough for all"]
+                f"enough for all{_once(planned.race)}"]
     times = min(FIRST_LOOK, planned.race.most)
     if not found.settles:
         return [f"the budget of {asked} settles nothing: nothing is claimed before repetition {times}, and two "

@@ -8,8 +8,7 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
-from velodrome.judge.between import between as compare_groups
-from velodrome.judge.between import groups_of
+from velodrome.judge.between import between_tasks, groups_of
 from velodrome.judge.compare import compare, tasks_of
 from velodrome.judge.margins import parse_margins
 from velodrome.judge.objective import Price, ask, target_of
@@ -63,9 +62,10 @@ def recommend(
     rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
     if groups is not None:
-        found = {task: compare_groups(ask(members, chosen, wanted, price, margins), groups).as_json()
-                 for task, members in tasks_of(rows).items() if members}
-        return _by_task(record.name, found)
+        questions = {task: ask(members, chosen, wanted, price, margins, every=True)
+                     for task, members in tasks_of(rows).items() if members}
+        found = between_tasks(questions, groups)
+        return _by_task(record.name, {task: pair.as_json() for task, pair in found.items()})
     answers = {task: answer.as_json() for task, answer in record.answers(rows, chosen, target, price, margins).items()}
     return _by_task(record.name, answers)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from velodrome import files
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.judge.pair import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat

@@ -15,9 +15,9 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data.base import BadData, Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.race_names import expand
+from velodrome.job.names import expand
 from velodrome.judge.compare import compare
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder, shuffled

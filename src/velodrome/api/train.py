@@ -9,7 +9,7 @@ from typing import Any
 from velodrome.clusters.plan import Plan
 from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
-from velodrome.data.cache.fetch import using_mirror
+from velodrome.data.fetch import using_mirror
 from velodrome.job.job import Job
 from velodrome.run import execute, trust
 from velodrome.run.store import OpenRun, Store

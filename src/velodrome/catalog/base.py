@@ -1,4 +1,4 @@
-"""What an engine offers, as plain descriptions that controller and training side share. No framework here."""
+"""What a worker sends and receives in one step, by how its strategy exchanges gradients: formulas, not measurements."""
 
 from __future__ import annotations
 
@@ -6,8 +6,80 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from velodrome.catalog.traffic import Exchange
 from velodrome.catalog.world import World
+
+#: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
+#: process. `all-reduce`: gradients summed over sockets. `all-reduce-in-memory`: the same, through memory on one host.
+#: `servers`: weights down from and gradients up to parameter servers. `all-reduce-and-broadcast`: gradients summed, and
+#: new weights sent by the one that computed them. `all-reduce-and-gather`: gradients summed, and weights gathered for
+#: each step. `gather-and-scatter`: weights gathered for each pass, gradients summed where the weights are. `periodic`:
+#: weights summed every few steps.
+Exchange = Literal[
+    "none", "devices", "all-reduce", "all-reduce-in-memory", "servers", "all-reduce-and-broadcast",
+    "all-reduce-and-gather", "gather-and-scatter", "periodic",
+]
+
+_RING = "2·(N−1)/N·G sent and as much received"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes per worker and step."""
+
+    #: If all workers are on one host: over its loopback interface.
+    one_host: int
+    #: If each worker is on a host of its own: over the network.
+    several_hosts: int
+    #: How they are computed: G is the bytes of the gradients, N the number of workers.
+    formula: str
+
+
+def traffic_of(
+    exchange: Exchange, gradient_bytes: int, workers: int, *, groups: int = 1, every: int = 1, compressed: float = 1.0
+) -> Traffic:
+    """What a worker sends per step, and receives as much, with gradients of so many bytes.
+
+    `groups` is how many groups of so many workers each have the whole model, where there is a mesh; `every` after how
+    many steps the workers of a `periodic` strategy synchronize; `compressed` the part of its bytes that a gradient has
+    when it is sent.
+    """
+    ring = round(2 * (workers - 1) / workers * gradient_bytes)
+    match exchange:
+        case "none":
+            return Traffic(0, 0, "one process exchanges nothing")
+        case "devices":
+            return Traffic(0, 0, "devices of one process exchange G in memory")
+        case "all-reduce" if compressed != 1.0:
+            sent = round(compressed * ring)
+            return Traffic(sent, sent, f"2·(N−1)/N·G·{compressed:g} sent and as much received: compressed gradients")
+        case "all-reduce":
+            return Traffic(ring, ring, _RING)
+        case "all-reduce-in-memory":
+            return Traffic(0, ring, f"{_RING}; in memory on one host")
+        case "all-reduce-and-broadcast":
+            both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, new weights broadcast")
+        case "all-reduce-and-gather":
+            both = round(3 * (workers - 1) / workers * gradient_bytes)
+            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, weights gathered")
+        case "gather-and-scatter":
+            inside = 3 * (workers - 1) / workers * gradient_bytes
+            both = round(inside + between_groups(gradient_bytes / workers, groups))
+            between = "" if groups == 1 else f"; 2·(M−1)/M·G/N between M = {groups} groups of N = {workers}"
+            return Traffic(both, both, "at most 3·(N−1)/N·G sent and as much received: weights gathered for each pass, "
+                           f"gradients scattered{between}")
+        case "periodic":
+            mean = round(ring / every)
+            return Traffic(mean, mean, f"2·(N−1)/N·G/{every} sent and as much received: weights every {every} steps")
+        case "servers":
+            return Traffic(gradient_bytes, gradient_bytes, "G of weights received and G of gradients sent")
+
+
+def between_groups(part_bytes: float, groups: int) -> float:
+    """What a worker sends to those of the other groups of a mesh that have the same part of the gradients, by a
+    ring."""
+    return 2 * (groups - 1) / groups * part_bytes
+
 
 Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "periodic", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.

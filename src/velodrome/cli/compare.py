@@ -11,7 +11,7 @@ from rich.table import Table
 
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.tables import least_width, print_table
-from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
+from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.doubts import suspects
 from velodrome.judge.foreign import is_loaded
@@ -29,8 +29,9 @@ _ORDER = (
 Column = tuple[str, Callable[[Row], str]]
 
 
-def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> None:
-    """Print the configurations of a race; `report` is the command that shows all of their numbers.
+def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> int:
+    """Print the configurations of a race, and return how many lines that took; `report` is the command that shows all
+    of their numbers.
 
     Speedup is over the engine's `single`, scaling over the strategy's own one-worker run. On a terminal that is too
     narrow, columns are left out from the right, and their names are printed.
@@ -41,12 +42,14 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
     while shown > 2 and console.is_terminal and least_width(console, table) > console.width:
         shown -= 1
         table = _table(rows, columns[:shown])
+    lines = len(console.render_lines(table, console.options.update(width=10_000), pad=False))
     print_table(console, table)
     if hidden := ", ".join(heading.replace("\n", " ") for heading, _ in columns[shown:]):
         console.print(
             f"Not shown, because the terminal is {console.width} columns wide: {hidden}. `{report}` has every number.",
             soft_wrap=True, markup=False,
         )
+    return lines + bool(hidden)
 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
@@ -80,7 +83,8 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     batches = {row.batch_size for row in rows}
     same_batch = len(batches) == 1
     of_batch = f", batch {min(batches)}" if same_batch and any(batches) else ""
-    table = Table(title=f"Comparison{of_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=f"Comparison{of_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+                  show_edge=False)
     table.add_column("strategy", no_wrap=True)
     table.add_column("workers", no_wrap=True)
     if not same_batch:
@@ -91,8 +95,11 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
         table.add_column(name.replace("_", " "))
     for heading, _ in columns:
         table.add_column(heading, justify="right")
-    if any(is_loaded(result) for row in rows for result in row.results):
-        table.caption, table.caption_justify = "* other programs were running beside it", "left"
+    notes = ["* other programs were running beside it"] if any(
+        is_loaded(result) for row in rows for result in row.results) else []
+    if any(heading in _PLACES for heading, _ in columns) and ratios_of_fewer(rows):
+        notes.append("speedup, scaling: of the repetitions that both ran")
+    table.caption, table.caption_justify = "; ".join(notes) or None, "left"
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size or "–")]
         values = [escape(short_text(row.configuration, name, short)) for name in differing]

@@ -253,7 +253,7 @@ def job_from(
 
 def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:
     """What `--on` and `--place` ask for, or else the job."""
-    from velodrome.clusters.placement import parse_pins
+    from velodrome.clusters.plan import parse_pins
     from velodrome.clusters.registry import DEFAULT, target_of, where_of
 
     return target_of(where_of(job, on) if job is not None else on or DEFAULT, parse_pins(place or []))

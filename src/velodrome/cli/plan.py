@@ -53,7 +53,7 @@ def command(
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
     from velodrome.api.plan import plan
-    from velodrome.clusters.placement import parse_pins
+    from velodrome.clusters.plan import parse_pins
     from velodrome.errors import BadRequest
 
     names = [host.strip() for host in hosts.split(",") if host.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,8 @@ _PANEL = "Race"
 _MOST_CAVEATS = 4
 #: Where a duration may be this many times another one, both are given.
 _MOST_SPREAD = 2.0
+#: Lines that a race ends with: table and verdicts come first, and what else there is room for.
+_MOST_LINES = 25
 Vary = Annotated[
     list[str] | None,
     typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL,
@@ -181,7 +184,7 @@ def command(
     from velodrome.cli.board import Board
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.options import parse_model_args
-    from velodrome.data.cache.fetch import using_mirror
+    from velodrome.data.fetch import using_mirror
     from velodrome.job.race import parse_vary
 
     at_once = parallel_of(parallel)
@@ -246,7 +249,7 @@ def _duration(planned: PlannedRace, budget: float | None) -> str:
     from velodrome.judge.estimate import in_words
 
     if planned.unknown_scripts:
-        return "for an unknown time" if budget is None else f"{in_words(budget)} at most"
+        return "for an unknown time"
     least, most = (seconds if budget is None else min(seconds, budget) for seconds in planned.bounds)
     if most > _MOST_SPREAD * least:
         return f"{in_words(least)} to {in_words(most)}"
@@ -267,11 +270,11 @@ def _until_sure(planned: PlannedRace) -> str:
     """What a race that ends when it is sure runs in any case, and what it can cost."""
     from rich.markup import escape
 
-    from velodrome.judge.estimate import in_words
+    from velodrome.judge.estimate import in_full
 
     race = planned.race
     count = planned.configurations
-    budget = f", budget {in_words(race.budget)}" if race.budget is not None else ""
+    budget = f", budget {in_full(race.budget)}" if race.budget is not None else ""
     stored = f", {len(planned.stored)} stored already" if planned.stored else ""
     first = "repetition" if race.repeat == 1 else f"{race.repeat} repetitions"
     return (f"{count} configuration{'' if count == 1 else 's'} until one is best, in {escape(str(planned.folder.path))}"
@@ -301,21 +304,37 @@ def _show(finished: FinishedRace) -> None:
 
     console = SafeConsole()
     report = command_on("report", finished.path)
-    if finished.rows:
-        print_comparison(console, finished.rows, report)
-    lines = [*(f"Left out: {reason}" for reason in finished.reasons),
-             *(f"Did not finish: {name}: {message}" for name, message in finished.failures.items()),
-             *_ended(finished)]
-    caveats: list[str] = []
+    lines = print_comparison(console, finished.rows, report) if finished.rows else 0
+    found = [*(f"Did not finish: {name}: {message}" for name, message in finished.failures.items()), *_ended(finished)]
     for task, answer in finished.answers.items():
-        lines += [f"{task}:"] if task else []
-        lines += answer.lines
-        caveats += [caveat for caveat in answer.caveats if caveat not in caveats]
-    lines += [f"  - {caveat}" for caveat in caveats[:_MOST_CAVEATS]]
-    rest = f"{len(caveats) - _MOST_CAVEATS} more caveats" if len(caveats) > _MOST_CAVEATS else "every figure"
-    lines.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
-    for line in lines:
+        found += [f"{task}:"] if task else []
+        found += answer.lines
+    caveats = _caveats(finished)
+    room = _MOST_LINES - lines - len(found) - 1
+    shown = caveats[:min(_MOST_CAVEATS, max(1, room - bool(finished.reasons)))]
+    found += [f"  - {caveat}" for caveat in shown]
+    rest = f"{len(caveats) - len(shown)} more caveats" if len(caveats) > len(shown) else "every figure"
+    found += _left_out(finished.reasons, room - len(shown))
+    found.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
+    for line in found:
         console.print(line, soft_wrap=True, markup=False)
+
+
+def _caveats(finished: FinishedRace) -> list[str]:
+    """What a reader must know beside the verdicts; with the task where another task has not the same."""
+    several = len(finished.answers) > 1
+    everywhere = set.intersection(*(set(answer.caveats) for answer in finished.answers.values())) if several else set()
+    found = [caveat if caveat in everywhere or not several else f"{task}: {caveat}"
+             for task, answer in finished.answers.items() for caveat in answer.caveats]
+    return list(dict.fromkeys(found))
+
+
+def _left_out(reasons: Sequence[str], room: int) -> list[str]:
+    """What did not run and why, as far as there is room; what was left out before the start was said then."""
+    shown = reasons if len(reasons) <= room else reasons[len(reasons) - max(0, room - 1):]
+    others = len(reasons) - len(shown)
+    more = [f"Left out: {others} {'more' if shown else 'groups of configurations'}, as named before the start."]
+    return [*(f"Left out: {reason}" for reason in shown), *(more if others else [])]
 
 
 def _ended(finished: FinishedRace) -> list[str]:

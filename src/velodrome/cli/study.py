@@ -128,7 +128,7 @@ def run(
     from velodrome.cli.console import data_progress, error_console
     from velodrome.cli.race import plan_text
     from velodrome.cli.study_tables import plan_lines
-    from velodrome.data.cache.fetch import using_mirror
+    from velodrome.data.fetch import using_mirror
     from velodrome.studies.plan import Choice
 
     def show_plan(plan: StudyPlan) -> None:

@@ -1,22 +1,26 @@
-"""The user's clusters: `clusters.yaml` of the project, then of the user's configuration, or the file of a variable.
+"""The user's clusters: `clusters.yaml` of the project, then of the user's configuration, or the file of a variable; and
+the fields that every cluster has. Each launcher adds fields of its own.
 
-Only finds and writes definitions: what their fields mean is up to the launcher that each names.
+A launcher's options are one pydantic model: `clusters.yaml` gives it fields, `--on NAME:TEXT` gives it a text.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from velodrome import files
+from velodrome.clusters.plan import Placement, can_be_placed
 from velodrome.clusters.yaml_text import parse_yaml
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
+from velodrome.job.read import reason_of
 
 #: Variable with the only file to be read.
 VARIABLE = "VELODROME_CLUSTERS"
@@ -119,3 +123,83 @@ def _with_definition(before: str, name: str, fields: Mapping[str, Any]) -> str:
     except ValueError:
         pass
     return yaml.safe_dump(wanted, sort_keys=False, default_flow_style=None)
+
+
+class ClusterOptions(BaseModel):
+    """Fields of every cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    placement: Literal["spread", "pack"] = Field(
+        "spread", description="give each process a host of its own while there are some (spread), or fill one host "
+        "after the other (pack)"
+    )
+    slots: int | None = Field(
+        None, ge=1, description="processes that `pack` puts on one host; by default as many as the host has cores"
+    )
+    servers: Literal["spread", "beside", "apart"] = Field(
+        "spread", description="where parameter servers run: on the next free hosts like any process (spread), on the "
+        "hosts of the workers (beside), or on hosts that have no worker (apart)"
+    )
+    place: dict[str, str] = Field(
+        default_factory=dict, description="hosts of certain processes: a role, or a role and rank such as `worker:1`, "
+        "with one host or several, separated by commas"
+    )
+
+    @field_validator("place")
+    @classmethod
+    def _places_can_be_read(cls, places: dict[str, str]) -> dict[str, str]:
+        for who, hosts in places.items():
+            if not can_be_placed(who, hosts):
+                raise ValueError(f"{who!r} on {hosts!r} cannot be read: write it as {{server: a, 'worker:1': b}}")
+        return places
+
+    @classmethod
+    def inline(cls, text: str) -> dict[str, Any]:
+        """The fields that stand behind the launcher's name and a colon, as in `--on ssh:a,b`; `BadRequest`."""
+        if text:
+            raise BadRequest(f"{text!r}: this launcher takes no options")
+        return {}
+
+    def placed(self, pins: Mapping[str, str]) -> Placement:
+        """The placement policy, with pins of the command line on top."""
+        return Placement(self.placement, self.servers, {**self.place, **pins}, self.slots)
+
+
+class NoOptions(ClusterOptions):
+    """Options of a launcher that has none of its own."""
+
+
+def validated(kind: type[ClusterOptions], fields: Mapping[str, Any], where: str) -> Any:
+    """Options of that kind, or `BadRequest` with every mistake in them; `where` begins the sentence."""
+    try:
+        return kind.model_validate(dict(fields))
+    except ValidationError as error:
+        raise BadRequest(f"{where}: " + "; ".join(_sentence(kind, part) for part in error.errors())) from None
+
+
+def _sentence(kind: type[ClusterOptions], error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"no field {name!r}: {which_name(name, kind.model_fields)}"
+    if error["type"] == "missing":
+        return f"the field {name!r} is missing"
+    given, reason = repr(error["input"]), reason_of(error)
+    if not name:  # of all fields together
+        return reason
+    return f"{name}: {reason}" if given in reason else f"{name} {given}: {reason}"
+
+
+def inline_fields(text: str, launcher: str, known: Collection[str], example: str) -> dict[str, str]:
+    """The values by name, each as a text; `BadRequest` for names that are unknown, given twice or without a value."""
+    fields: dict[str, str] = {}
+    for word in filter(None, (each.strip() for each in text.split(","))):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or name not in known:
+            raise BadRequest(f"--on {launcher}: {word!r} is none of {', '.join(known)}; write {example}")
+        if name in fields:
+            raise BadRequest(f"--on {launcher}: {name!r} is given twice; choose one value")
+        if not value:
+            raise BadRequest(f"--on {launcher}: {word!r} has no value; write {example}, or leave {name!r} out")
+        fields[name] = value
+    return fields

@@ -15,13 +15,13 @@ from velodrome.catalog.transports import shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.data import catalogue
 from velodrome.data.base import Description
-from velodrome.data.own.standard_library import refuse_standard
+from velodrome.data.own.user_code import refuse_standard
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import roles_of
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
-from velodrome.models import given_weights
+from velodrome.models import initial_weights
 from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
 from velodrome.tasks.base import Task
@@ -40,7 +40,7 @@ def check_here(job: Job) -> None:
     else:
         _check_script(job.script)
     if job.weights is not None:
-        given_weights.check_readable(job.weights)
+        initial_weights.check_readable(job.weights)
     _check_memory(job)
 
 

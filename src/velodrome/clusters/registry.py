@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.clusters import definitions
-from velodrome.clusters.emulated import leftovers
+from velodrome.clusters.definitions import ClusterOptions, validated
+from velodrome.clusters.emulated import limits
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.options import ClusterOptions, validated
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.job import Job
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from velodrome.clusters.slurm.launcher import AttachedLauncher
 
 DEFAULT = "local"
-_NO_OPTIONS = "velodrome.clusters.options:NoOptions"
+_NO_OPTIONS = "velodrome.clusters.definitions:NoOptions"
 
 
 @dataclass(frozen=True)
@@ -55,29 +55,29 @@ class LauncherOffer:
 LAUNCHERS = (
     LauncherOffer("local", "velodrome.clusters.local.launcher:LocalLauncher", "one process per rank on this machine"),
     LauncherOffer(
-        "debug", "velodrome.clusters.debug.launcher:DebugLauncher",
+        "debug", "velodrome.clusters.debug:DebugLauncher",
         "a job of one process inside the command itself, for breakpoints", interactive=True,
     ),
     LauncherOffer(
         "emulated", "velodrome.clusters.emulated.launcher:EmulatedLauncher",
         "several hosts on this machine, as network namespaces with limited links (Linux, root)",
         options="nodes=N,bandwidth=RATE,latency=TIME,cpu=CORES,memory=BYTES",
-        schema="velodrome.clusters.emulated.options:EmulatedOptions",
+        schema="velodrome.clusters.emulated:EmulatedOptions",
     ),
     LauncherOffer(
         "ssh", "velodrome.clusters.ssh.launcher:SshLauncher",
         "hosts that your OpenSSH client reaches, without a shared disk", here=False, options="HOST,HOST",
-        schema="velodrome.clusters.ssh.options:SshOptions", needs_options=True,
+        schema="velodrome.clusters.ssh:SshOptions", needs_options=True,
     ),
     LauncherOffer(
         "ray", "velodrome.clusters.ray.launcher:RayLauncher",
         "the nodes of a Ray cluster: a running one, or one on this machine that ends with the command", here=False,
-        options="ADDRESS", schema="velodrome.clusters.ray.options:RayOptions",
+        options="ADDRESS", schema="velodrome.clusters.ray:RayOptions",
     ),
     LauncherOffer(
         "slurm", "velodrome.clusters.slurm.launcher:SlurmLauncher",
         "a job of Slurm for each run, submitted from a login node", here=False, options="partition=NAME,time=LIMIT",
-        schema="velodrome.clusters.slurm.options:SlurmOptions",
+        schema="velodrome.clusters.slurm:SlurmOptions",
     ),
 )
 
@@ -163,7 +163,7 @@ def open_launcher(where: Where = DEFAULT) -> Iterator[Launcher]:
     """A launcher, closed at the end of the block."""
     target = target_of(where)
     offer = target.offer
-    leftovers.clean()
+    limits.clean()
     made = _imported(offer.target)
     if offer.options:
         launcher: Launcher = made(target.options, target.pins)
@@ -194,7 +194,7 @@ def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
 
 def living(folder: Path) -> str | None:
     """What still runs of a run although its controller may be gone, such as `Slurm job 7`; None if nothing does."""
-    from velodrome.clusters.slurm.record import living_job
+    from velodrome.clusters.slurm.job import living_job
 
     return living_job(folder)
 

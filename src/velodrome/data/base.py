@@ -1,20 +1,22 @@
-"""The interface of data sets: a description that costs nothing, and access to the examples.
+"""What all data sets share: progress, what is wrong with data, what verifying finds, and how much memory data may take.
 
-Nothing here, nor in a data set's module, imports numpy before examples are asked for.
+Names come from outside, so they are never printed as they are. Nothing here, nor in a data set's module, imports numpy
+before examples are asked for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from velodrome import machine
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.printable import shown
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import ArrayField, Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ArrayField, ExampleSet
     from velodrome.data.text import Text
 
 #: Called while files come in: bytes so far, bytes in all, and what they are.
@@ -108,7 +110,7 @@ class Entry(Protocol):
 class DataSet(Entry, Protocol):
     """Examples with targets: images with labels, or arrays of anything."""
 
-    def load(self, seed: int, validation: float) -> Splits | Arrays: ...
+    def load(self, seed: int, validation: float) -> ExampleSet: ...
 
 
 @runtime_checkable
@@ -126,7 +128,7 @@ class FileSet(DataSet, Protocol):
     def files(self) -> tuple[int, ...]:
         """Examples of each training file."""
 
-    def load_files(self, numbers: Sequence[int], validation: float) -> Splits:
+    def load_files(self, numbers: Sequence[int], validation: float) -> ExampleSet:
         """Only these files of the training part, and the whole of the others."""
 
 
@@ -152,11 +154,82 @@ def _times(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "1"
 
 
-def held_out(total: int, share: float) -> int:
-    """How many of `total` examples a share is: at least one if any is asked for, and never all."""
-    if not 0 <= share < 1:
-        raise BadRequest(f"--validation {share}: give a share of the training set from 0 up to, not including, 1")
-    count = max(1, round(total * share)) if share else 0
-    if count >= total:
-        raise BadRequest(f"--validation {share}: leaves none of {total:,} examples to train on; choose a smaller one")
-    return count
+#: How many of each kind are named.
+NAMED = 10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of thing that is wrong, such as `images that cannot be read`."""
+
+    what: str
+    #: What `--bad-data skip` does with them.
+    remedy: str
+    count: int
+    #: The first ones, each with its reason where they differ.
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f", and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
+        return f"{self.what}: {self.count:,} ({', '.join(self.first)}{more})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"what": self.what, "remedy": self.remedy, "count": self.count, "first": list(self.first)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Fault:
+        return cls(fields["what"], fields["remedy"], fields["count"], tuple(fields["first"]))
+
+
+class Faults:
+    """Collects what is wrong while data is read."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, int, list[str]]] = {}
+
+    def add(self, what: str, name: object, reason: str = "", *, remedy: str = "left out", count: int = 1) -> None:
+        remedy, so_far, first = self._found.get(what, (remedy, 0, []))
+        if len(first) < NAMED:
+            first.append(f"{shown(name)}: {shown(reason)}" if reason else shown(name))
+        self._found[what] = (remedy, so_far + count, first)
+
+    def take(self, faults: Iterable[Fault]) -> None:
+        """Add faults that were collected elsewhere."""
+        for fault in faults:
+            remedy, so_far, first = self._found.get(fault.what, (fault.remedy, 0, []))
+            self._found[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
+
+    def found(self) -> tuple[Fault, ...]:
+        return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._found.items())
+
+
+def refuse(name: str, faults: Sequence[Fault]) -> None:
+    """End here if anything is wrong."""
+    if faults:
+        raise BadRequest(
+            f"data set {name!r} has {'; '.join(map(str, faults))}. Repair it, or give --bad-data skip and these are "
+            f"{_listed(fault.remedy for fault in faults)}"
+        )
+
+
+def summaries(faults: Sequence[Fault]) -> tuple[str, ...]:
+    """What was done about each fault, a sentence each."""
+    return tuple(f"{fault}: {fault.remedy}" for fault in faults)
+
+
+def _listed(words: Iterable[str]) -> str:
+    return " and ".join(dict.fromkeys(words))
+
+
+_workers_on_host = 1
+
+
+def share_host(workers: int) -> None:
+    """Divide the memory of the host by that many workers from now on; a training process calls this once."""
+    global _workers_on_host
+    _workers_on_host = max(1, workers)
+
+
+def memory_budget(fraction: float) -> int:
+    """Bytes that data may take here: that fraction of the free memory, divided by the workers of the host."""
+    return int(machine.process_memory() * fraction) // _workers_on_host

@@ -10,29 +10,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from velodrome.catalog.script import LABEL as OF_SCRIPT
-from velodrome.data.base import (
-    ArraySet,
-    BadData,
-    CachedSet,
-    Checked,
-    DataSet,
-    Description,
-    FileSet,
-    Progress,
-    TextSet,
-)
+from velodrome.data.base import ArraySet, BadData, CachedSet, Checked, DataSet, Description, FileSet, Progress, TextSet
 from velodrome.data.images.cached_set import CachedImageSet
-from velodrome.data.own.functions import FunctionSet, is_function
-from velodrome.data.own.script import ScriptData
+from velodrome.data.own.functions import FunctionSet, ScriptData, is_function
 from velodrome.errors import BadRequest, VelodromeError, which_name
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
     from velodrome.data.text import Text
 
 #: Each has a tuple `DATA_SETS`.
-MODULES = ("digits", "idx", "cifar", "fruits", "products", "embedded_tables", "treebank")
+MODULES = ("embedded", "idx", "cifar", "fruits", "products", "treebank")
 #: What comes before the colon, and the module whose `data_set(rest, bad_data)` handles what follows it.
 SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
 
@@ -92,17 +80,16 @@ def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = 
     data_set(name, bad_data).prepare(progress)
 
 
-def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
+def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """The images, divided. Fetches what is missing; see `prepare`."""
-    from velodrome.data.splits import Splits
 
     found = load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
-    if isinstance(found, Splits):
+    if found.kind == "images":
         return found
     raise BadRequest(f"data set {name!r} is arrays and not images: choose a data set of images")
 
 
-def load_examples(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits | Arrays:
+def load_examples(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """The examples, divided: images with labels or arrays, as the data set has them."""
     found = data_set(name, bad_data)
     if isinstance(found, DataSet):
@@ -110,7 +97,7 @@ def load_examples(name: str, *, seed: int, validation: float, bad_data: BadData 
     raise BadRequest(f"data set {name!r} is text, for a language model: choose a data set of images for this model")
 
 
-def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> Splits:
+def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """As `load`, for a single sequential pass over every part: images can only be sliced."""
     found = data_set(name, bad_data)
     if isinstance(found, CachedImageSet):
@@ -129,7 +116,7 @@ def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
     return found.files() if isinstance(found, FileSet) else ()
 
 
-def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> Splits:
+def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """Only these files of the training part, and the whole of the others."""
     found = data_set(name, bad_data)
     if isinstance(found, FileSet):

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from velodrome import files
-from velodrome.data.bad_data import Faults
-from velodrome.data.budget import memory_budget
+from velodrome.data.base import Faults, memory_budget
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 

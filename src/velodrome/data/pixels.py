@@ -10,9 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import Arrays
-from velodrome.data.gather import Gather
-from velodrome.data.splits import ChannelStatistics, Splits
+from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather
 from velodrome.errors import BadRequest
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.
@@ -53,13 +51,15 @@ class PixelTransform:
         }
 
 
-def transform_of(form: str, data: Splits) -> PixelTransform:
-    """The transform for `--pixels`; `auto` is `unit`, because nothing is known of the model here."""
-    return _transform(form, data.scale, lambda: data.statistics or measure(data.train.images))
+def transform_of(form: str, data: ExampleSet) -> PixelTransform:
+    """The transform of images for `--pixels`; `auto` is `unit`, because nothing is known of the model here."""
+    found = transform_of_arrays(form, data)
+    assert found is not None, "images are bytes"
+    return found
 
 
-def transform_of_arrays(form: str, data: Arrays) -> PixelTransform | None:
-    """The same for the bytes of images among the inputs of arrays; None if there are none."""
+def transform_of_arrays(form: str, data: ExampleSet) -> PixelTransform | None:
+    """The same for the bytes of images among the inputs; None if there are none."""
     bytes_of_images = [one.name for one in data.inputs if one.name in data.images and one.dtype == "uint8"]
     if not bytes_of_images:
         return None
@@ -68,7 +68,7 @@ def transform_of_arrays(form: str, data: Arrays) -> PixelTransform | None:
             f"--pixels standardize: {data.name!r} is read example by example, and the mean of its pixels would need "
             "all of them: leave it out, and standardise in the model or in the data set"
         )
-    return _transform(form, data.scale, lambda: measure(data.train.inputs[bytes_of_images[0]]))
+    return _transform(form, data.scale, lambda: data.statistics or measure(data.train.inputs[bytes_of_images[0]]))
 
 
 def _transform(form: str, scale: float, statistics: Callable[[], ChannelStatistics]) -> PixelTransform:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 EOS, UNKNOWN = "<eos>", "<unk>"
+#: Words that are read at a time for a fingerprint.
+_WORDS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,20 @@ class Text:
     vocabulary: list[str]
     #: What was left out or changed on the way, as sentences for the reader of a run.
     notes: tuple[str, ...] = ()
+    #: As in `ExampleSet`; a text has none of the last two.
+    kind: ClassVar[Literal["text"]] = "text"
+    caveats: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def identity(self) -> dict[str, Any]:
+        """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
+        counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
+        content = hashlib.blake2b(json.dumps(counts).encode(), digest_size=8)
+        content.update("\n".join(self.vocabulary).encode())
+        for part in (self.train, self.validation, self.test):
+            for first in range(0, len(part), _WORDS_AT_ONCE):
+                content.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
+        return {**counts, "fingerprint": content.hexdigest()}
 
 
 def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:

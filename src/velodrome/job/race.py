@@ -1,6 +1,6 @@
 """A race: a base job, what to vary, how often to repeat. Expands to jobs and reports all mistakes at once.
 
-How the runs of a race are named is in `job/race_names.py` and `job/published.py`.
+How the runs of a race are named is in `job/names.py` and `job/names.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from pydantic_core import PydanticCustomError
 
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.errors import BadRequest, which_name
-from velodrome.job.baselines import baselines, controls, varies_distribution
 from velodrome.job.job import PIPELINE_SCHEDULES, Job, Positive
 from velodrome.job.quantities import seconds_of, share_of
-from velodrome.job.read import FIELDS_LISTED_BY, make_job, reason_of
-from velodrome.job.resolve import resolve, within_limits
-from velodrome.job.wording import entry_in_words, in_words
+from velodrome.job.read import FIELDS_LISTED_BY, entry_in_words, in_words, make_job, reason_of
+from velodrome.job.resolve import baselines, controls, resolve, varies_distribution, within_limits
 
 Prefix = Literal["dataset", "model"]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]

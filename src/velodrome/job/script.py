@@ -1,16 +1,197 @@
-"""Jobs that run a script of the user's own: which fields they have, their arguments, and patterns on their output."""
+"""Arguments of a script: placeholders such as `{64/workers}` in them, which hold the batch and the length, and how several
+differ. Pure functions of texts."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from velodrome.catalog.registry import engine
 from velodrome.catalog.script import LABEL
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.job.script_arguments import NAMES, fields_in, filled
+
+#: Fields of a job that placeholders may name.
+NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
+_PLACEHOLDER = re.compile(r"\{([\w\s+*/()-]{1,80})\}")
+_BATCH = re.compile(r"(?<!\S)(--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b))(=|\s+)(\d+)(?!\S)", re.IGNORECASE)
+_BATCH_FLAG = re.compile(r"--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b)", re.IGNORECASE)
+#: Options that say how long a script trains.
+_LENGTH_FLAGS = {
+    what: re.compile(rf"--?(?:(?:max|num|total|n)[-_]?)?(?:train[-_]?)?(?:{words})")
+    for what, words in (("steps", "steps?|iters?|iterations?|batches"), ("epochs", "epochs?"))
+}
+#: Characters of a script in which defaults of its arguments are looked for.
+LONGEST_SCRIPT = 500_000
+
+
+def filled(job: Job) -> str:
+    """The arguments with the job's values in place of placeholders."""
+    return _PLACEHOLDER.sub(lambda match: str(_value(match[1], job)) if _is_meant(match[1]) else match[0],
+                            job.script_args)
+
+
+def fields_in(arguments: str) -> frozenset[str]:
+    """The fields of a job that placeholders name."""
+    inside = (match[1] for match in _PLACEHOLDER.finditer(arguments) if _is_meant(match[1]))
+    return frozenset(name for text in inside for name in re.findall(r"[A-Za-z_]\w*", text) if name in NAMES)
+
+
+def _is_meant(text: str) -> bool:
+    """Whether braces are a placeholder of ours: scripts have others of their own, such as `{rank}`."""
+    names, computes = re.findall(r"[A-Za-z_]\w*", text), re.search(r"[+*/-]", text) is not None
+    return any(name in NAMES for name in names) or (computes and bool(names) and re.search(r"\b\d", text) is not None)
+
+
+def _value(text: str, job: Job) -> int:
+    def refuse(reason: str) -> BadRequest:
+        return BadRequest(f"--script-args {job.script_args!r}: '{{{text}}}' {reason}")
+
+    def of(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
+                return value
+            case ast.Name(id=name):
+                if name not in NAMES:
+                    raise refuse(f"names {name!r}, which is no field; choose from {', '.join(NAMES)}")
+                if (value := getattr(job, name)) is None:
+                    raise refuse(f"needs {name}, which has no value: give --{name.replace('_', '-')}")
+                return int(value)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -of(operand)
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operation, right=right):
+                return _computed(of(left), operation, of(right))
+        raise refuse("can have whole numbers, names of fields, + - * / and parentheses only")
+
+    def _computed(left: int, operation: ast.operator, right: int) -> int:
+        if isinstance(operation, ast.Add):
+            return left + right
+        if isinstance(operation, ast.Sub):
+            return left - right
+        if isinstance(operation, ast.Mult):
+            return left * right
+        if right == 0 or left % right:
+            raise refuse(f"is {left}/{right}, which is no whole number: choose numbers that divide")
+        return left // right
+
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        raise refuse("cannot be read: write it as {64/workers}") from None
+    return of(tree.body)
+
+
+def batch_note(jobs: Iterable[Job], source: str = "") -> str:
+    """What becomes of the global batch where the workers of a script vary and no argument depends on them, and how to
+    keep it; empty if that is no question. `source` is the text of the script."""
+    open_ones = [job for job in jobs if "workers" not in fields_in(job.script_args)]
+    counts = sorted({job.workers for job in open_ones})
+    if len(counts) < 2:
+        return ""
+    found = next(filter(None, (_BATCH.search(job.script_args) for job in open_ones)), None)
+    flag, size, where = (found[1], int(found[3]), "") if found else (
+        *_declared(source, _BATCH_FLAG), " (the script's default)")
+    if not flag:
+        return ("if the script's batch size is per process, as in most DDP scripts, the global batch grows with the "
+                f"workers ({counts[0]} to {counts[-1]}), which is another training; to keep it, divide it: "
+                "--script-args \"--batch-size {64/workers}\", by whatever name the script has for it")
+    sizes = " and ".join(f"{size * count} with {count} worker{'' if count == 1 else 's'}"
+                         for count in (counts[0], counts[-1]))
+    instead = divided_batch(found[0] if found else f"{flag} {size}")
+    return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
+            f"{sizes}, which is another training; to keep it, write {instead}{'' if found else ' in --script-args'}")
+
+
+def divided_batch(arguments: str) -> str:
+    """The argument that keeps the global batch: the one for the batch divided by the workers, or an example."""
+    found = _BATCH.search(arguments)
+    return f"{found[1]}{found[2]}{{{found[3]}/workers}}" if found else "--batch-size {64/workers}"
+
+
+def is_length(flag: str) -> bool:
+    """Whether an option says how long a script trains."""
+    return any(pattern.fullmatch(flag) for pattern in _LENGTH_FLAGS.values())
+
+
+def lengths(arguments: str, source: str = "") -> dict[str, int]:
+    """How many `steps` or `epochs` a script trains: by its arguments, or else by the defaults that it declares in its
+    text, `source`."""
+    given = options_of(arguments)
+    found: dict[str, int] = {}
+    for what, pattern in _LENGTH_FLAGS.items():
+        value = next((value for flag, value in given.items() if pattern.fullmatch(flag)), None)
+        number = str(_declared(source, pattern)[1] if value is None else value)
+        if re.fullmatch(r"[1-9]\d{0,9}", number):
+            found[what] = int(number)
+    return found
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Options with their values; other words by their place."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return {"": text}
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
+            name, _, value = word.partition("=")
+            found[name] = value
+        else:
+            found[name or f"word {len(found)}"] = word
+            name = ""
+    return found
+
+
+def _declared(source: str, wanted: re.Pattern[str]) -> tuple[str, int]:
+    """The argument that a script declares by argparse, of those whose name is like this, and its default; nothing if it
+    has none."""
+    try:
+        tree = ast.parse(source[:LONGEST_SCRIPT])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "", 0
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
+            continue
+        names = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        flags = [name for name in names if wanted.fullmatch(name)]
+        for keyword in node.keywords:
+            if flags and keyword.arg == "default" and isinstance(keyword.value, ast.Constant) \
+                    and type(size := keyword.value.value) is int and size > 0:
+                return max(flags, key=len), size
+    return "", 0
+
+
+def differences(arguments: Sequence[str]) -> Mapping[str, str]:
+    """Each of several arguments by what distinguishes it from the others: `--lr 0.1` of `--epochs 9 --lr 0.1`.
+
+    One that has nothing but what all have is given whole.
+    """
+    parts = {text: _options(text) for text in arguments}
+    common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    short = {text: " ".join(part for part in words if part not in common) or text for text, words in parts.items()}
+    return short if len(set(short.values())) == len(short) else {text: text for text in parts}
+
+
+def _options(text: str) -> list[str]:
+    """Arguments with their values: a word that begins with a dash, and those after it that do not."""
+    try:
+        words = [shlex.quote(word) for word in shlex.split(text)]
+    except ValueError:
+        words = text.split()
+    found: list[str] = []
+    for word in words:
+        begins = word.startswith("-") and not re.fullmatch(r"-[\d.]+", word)
+        if begins or not found or not found[-1].startswith("-"):
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return found
+
 
 #: Fields that mean something for a script; it decides the others itself.
 FIELDS = frozenset({

@@ -236,7 +236,7 @@ def _correct(answers: Any, total: int) -> Correct | None:
         return None
     import numpy as np
 
-    from velodrome.tasks.answers import decode
+    from velodrome.tasks.correctness_bits import decode
 
     try:
         return decode(answers, total).astype(np.float64)

@@ -9,9 +9,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from velodrome.judge.affordable import as_option
 from velodrome.judge.compare import Row
 from velodrome.judge.hosts import cores_of
 from velodrome.judge.objective import Candidate, Question
+
+#: Repetitions for which there is time where it is not known how many are needed.
+_SOME_MORE = 3
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class Commands:
     """Commands on a race, as they would be typed; of one that is not stored, the same in words."""
 
     race: Path | None = None
+    #: Seconds that its runs may take together; None if there is no limit.
+    budget: float | None = None
+    #: What a repetition of all that are compared takes.
+    repetition: float = 0.0
 
     def _on(self, name: str, options: str = "") -> str:
         if self.race is None:
@@ -29,9 +37,15 @@ class Commands:
     def recommend(self, options: str) -> str:
         return self._on("recommend", options)
 
-    def again(self, repetitions: int) -> str:
-        """Run the same race with more repetitions: the name of a stored race stands for all of it."""
-        return f"`{self._on('race --name', f'--until-sure --max-repeat {repetitions}')}`"
+    def _time(self, seconds: float) -> str:
+        """An option for as much more time than the race had, without which its budget would end it at once."""
+        return "" if self.budget is None else f" --budget {as_option(self.budget + seconds)}"
+
+    def again(self, repetitions: int, more: int) -> str:
+        """Run the same race with more repetitions, so many at most and so many more than before: the name of a stored
+        race stands for all of it."""
+        options = f"--until-sure --max-repeat {repetitions}{self._time(more * self.repetition)}"
+        return f"`{self._on('race --name', options)}`"
 
     def after(self, advice: str) -> str:
         """Advice, and where all figures are."""
@@ -40,12 +54,14 @@ class Commands:
     @property
     def idle(self) -> str:
         """Run again what other programs disturbed."""
-        return f"close other programs, then add repetitions: `{self._on('race --name', '--until-sure')}`."
+        options = f"--until-sure{self._time(_SOME_MORE * self.repetition)}"
+        return f"close other programs, then add repetitions: `{self._on('race --name', options)}`."
 
     def more(self, repetitions: int, *, idle: bool = False) -> str:
         """Add repetitions to a race that has its answer: one that runs until it is sure would end at once."""
         first = "close other programs, then " if idle else ""
-        return f"{first}add repetitions: `{self._on('race --name', f'--repeat {repetitions}')}`."
+        options = f"--repeat {repetitions}{self._time(_SOME_MORE * self.repetition)}"
+        return f"{first}add repetitions: `{self._on('race --name', options)}`."
 
 
 #: From this share of the ideal on, more workers are worth a try.

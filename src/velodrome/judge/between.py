@@ -6,7 +6,7 @@ Pure functions on rows. Both groups are compared where all else is equal, repeti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -15,8 +15,10 @@ from velodrome.errors import BadRequest
 from velodrome.judge.blocks import RESOLUTION
 from velodrome.judge.configuration import text_of, varied
 from velodrome.judge.decide import Range
+from velodrome.judge.doubts import as_sentence
+from velodrome.judge.foreign import foreign_note
 from velodrome.judge.lead import Lead, in_list
-from velodrome.judge.objective import Candidate, Question
+from velodrome.judge.objective import Candidate, Question, metric_of, quality_of
 from velodrome.judge.repetition import Block
 from velodrome.judge.statistics import CONFIDENCE, t_quantile
 
@@ -33,6 +35,8 @@ class Between:
     #: Sets of equal other fields in which both groups ran, and repetitions.
     cells: int
     repetitions: int
+    #: What else a reader must know, as sentences.
+    caveats: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         lead = self.lead
@@ -41,8 +45,20 @@ class Between:
             "ratio": lead.estimate if lead.scale == "ratio" else None,
             "points": lead.estimate if lead.scale == "points" else None,
             "interval": None if lead.low is None else [lead.low, lead.high], "cells": self.cells,
-            "repetitions": self.repetitions,
+            "repetitions": self.repetitions, "caveats": list(self.caveats),
         }
+
+
+def between_tasks(questions: Mapping[str, Question], names: tuple[str, str]) -> dict[str, Between]:
+    """Compare them for each task, by its name, that has runs of both."""
+    found = {task: between(question, names) for task, question in questions.items()
+             if all(any(map(_matcher(name), question.candidates)) for name in names)}
+    if found:
+        return found
+    everywhere = [one for question in questions.values() for one in question.candidates]
+    for name in names:
+        _members(everywhere, name)
+    raise BadRequest(f"--between {','.join(names)!r}: no data set and model was trained by both")
 
 
 def between(question: Question, names: tuple[str, str]) -> Between:
@@ -59,15 +75,35 @@ def between(question: Question, names: tuple[str, str]) -> Between:
     shown = lead if lead.estimate >= lead.equal else lead.inverted()
     decided = shown.shown
     words = shown.plain(second, question.kind)
+    alone = _lead(question, differences, (0.0, 0.0))
+    by_load = not decided and (alone.shown or alone.refuted)
+    doubt = "which other programs may have made" if by_load else "which may be chance"
     verdict = f"use {first}: it was {words}." if decided else (
-        f"{first} was {words}, which may be chance." if not shown.is_level else f"{first} and {second} were level.")
+        f"{first} was {words}, {doubt}." if not shown.is_level else f"{first} and {second} were level.")
     span = f"{found} (95 % interval)" if (found := shown.range(question.kind)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else (
         "one pair of configurations")
     count = f"{len(differences)} repetition{'' if len(differences) == 1 else 's'}"
+    groups = groups if first == names[0] else groups[::-1]
     return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", lead,
-                   len(cells), len(differences))
+                   len(cells), len(differences), _caveats(question, (first, second), groups))
+
+
+def _caveats(question: Question, names: tuple[str, str], groups: Sequence[Sequence[Candidate]]) -> tuple[str, ...]:
+    """What other programs used meanwhile, and that the models of one group are better."""
+    rows = [one.row for group in groups for one in group]
+    load = foreign_note([result for row in rows for result in row.results]) if question.slowed else ""
+    found = [f"{load}, for which the range allows"] if load else []
+    quality, metric = quality_of(rows), metric_of(rows)
+    means = [[mean for one in group if (mean := one.row.mean(quality.name)) is not None] for group in groups]
+    if question.objective != "accuracy" and all(means):
+        first, second = map(fmean, means)
+        better = max if metric.better == "more" else min
+        if abs(first - second) > abs(metric.limit(best := better(first, second)) - best):
+            found.append(f"{quality.heading} {quality.text(first)} of {names[0]} against {quality.text(second)} of "
+                         f"{names[1]}")
+    return tuple(map(as_sentence, found))
 
 
 def _members(candidates: Sequence[Candidate], name: str) -> list[Candidate]:

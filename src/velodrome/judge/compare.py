@@ -172,6 +172,8 @@ def is_whole(result: Result) -> bool:
     return result["status"] == "finished" and (measured or result.get("script") is not None)
 
 
+#: What rounding to two digits may change of a ratio, and a little more.
+_ROUNDED = 0.01
 #: Causes of a failure that have nothing to do with the configuration.
 _NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "collect"})
 
@@ -262,6 +264,20 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
         )
         for row in rows.values()
     ]
+
+
+def ratios_of_fewer(rows: Sequence[Row]) -> bool:
+    """Whether a speedup or scaling is not the ratio of the means beside it, because it is of fewer runs: of the
+    repetitions that both ran, without stragglers."""
+    baselines = Baselines(row.configuration for row in rows)
+    means = {row.configuration.key: row.mean(THROUGHPUT.name) for row in rows}
+    for row in rows:
+        for place, key in ((row.speedup, baselines.single(row.configuration)),
+                           (row.scaling, baselines.alone(row.configuration))):
+            mine, other = means[row.configuration.key], means.get(key or "")
+            if place is not None and mine and other and abs(mine / other / place.estimate - 1) > _ROUNDED:
+                return True
+    return False
 
 
 def _by_task(rows: Iterable[Row]) -> dict[str, list[Row]]:

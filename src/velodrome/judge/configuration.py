@@ -15,8 +15,7 @@ from typing import Any
 
 from velodrome.job.job import Job
 from velodrome.job.resolve import strategy_fields
-from velodrome.job.script import FIELDS
-from velodrome.job.script_arguments import differences, fields_in
+from velodrome.job.script import FIELDS, differences, fields_in
 from velodrome.judge.implementation import implementation_kind
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.

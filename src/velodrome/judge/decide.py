@@ -92,6 +92,10 @@ class Standing:
                 return Range(-drop.lead.estimate, -drop.lead.high, -drop.lead.low)
         return _range(self._estimate, self._reach, first, second)
 
+    def look_of(self, first: int, second: int) -> int:
+        """After how many repetitions their lead stands: when one of them was out by the other, else after all."""
+        return next((drop.look for drop in self.drops if {drop.winner, drop.loser} == {first, second}), self.looks)
+
     def beaten(self, loser: int) -> Drop | None:
         """When and by whom a configuration was beaten; None if it was not."""
         return next((drop for drop in self.drops if drop.loser == loser), None)

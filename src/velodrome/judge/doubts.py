@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from velodrome.job.script_arguments import divided_batch
+from velodrome.job.script import divided_batch
 from velodrome.judge.compare import Row
 from velodrome.judge.foreign import slowdown
 from velodrome.judge.measures import Result

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+from velodrome.catalog.base import Exchange
 from velodrome.catalog.registry import SINGLE, strategy_of
-from velodrome.catalog.traffic import Exchange
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
 from velodrome.tasks.registry import task_of
@@ -355,3 +355,12 @@ def in_words(seconds: float) -> str:
     if seconds < 5400:
         return f"{math.ceil(seconds / 60)} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def in_full(seconds: float) -> str:
+    """A duration that somebody chose as text, to the second: `90 s`, `20 min`, `1 h 30 min`."""
+    if seconds < 120:
+        return f"{seconds:g} s"
+    hours, rest = divmod(round(seconds), 3600)
+    parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeGuard
 from velodrome.catalog.models import is_own
 from velodrome.job.job import Target
 from velodrome.tasks.base import Better, Metric
-from velodrome.tasks.registry import deciding_metrics, task_of_result
-from velodrome.tasks.script import Script
+from velodrome.tasks.registry import Script, deciding_metrics, task_of_result
 
 Result = Mapping[str, Any]
 MIB = 2.0**20

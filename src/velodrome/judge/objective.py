@@ -66,9 +66,9 @@ class Candidate:
 
     @property
     def value(self) -> float:
-        """The mean of all runs, as tables have it; leads are of `Question.value`."""
+        """The mean of all runs, as tables have it; that of the runs of a lead is `Question.value`."""
         price = self.attempts.per_success if self.attempts is not None else None
-        return self.spread.centre if price is None else price
+        return self.spread.mean if price is None else price
 
     @property
     def count(self) -> int:
@@ -90,6 +90,18 @@ class Candidate:
     def distributed(self) -> bool:
         """Whether it is spread over several workers or processes: one worker beside a parameter server is, too."""
         return self.row.workers > 1 or self.row.processes > 1
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The repetitions that two candidates are compared in, and how many there are with stragglers."""
+
+    blocks: frozenset[Block]
+    with_stragglers: int
+
+    @property
+    def count(self) -> int:
+        return len(self.blocks)
 
 
 @dataclass(frozen=True)
@@ -144,10 +156,13 @@ class Question:
         return any(amount > 0 for candidate in self.candidates for amount in candidate.slowed.values())
 
     @cached_property
+    def idle(self) -> Question:
+        """The question if other programs had slowed nothing: what they may have changed is the difference."""
+        return replace(self, candidates=tuple(replace(candidate, slowed={}) for candidate in self.candidates))
+
+    @property
     def idle_outcome(self) -> Outcome:
-        """The outcome if other programs had slowed nothing: what they may have changed is the difference."""
-        idle = tuple(replace(candidate, slowed={}) for candidate in self.candidates)
-        return replace(self, candidates=idle).standing.outcome
+        return self.idle.standing.outcome
 
     @property
     def has_target(self) -> bool:
@@ -176,32 +191,47 @@ class Question:
 
     def _slowed_at(self, look: int) -> NDArray[np.float64]:
         """By how much other programs may have slowed each candidate in the first so many repetitions, at most."""
-        blocks = sorted({block for candidate in self.candidates for block in candidate.blocks})[:look]
+        blocks = self._blocks[:look]
         return np.array([candidate.mean_slowed(blocks) for candidate in self.candidates])
 
     def lead(self, first: Candidate, second: Candidate) -> Lead:
         """How much better the first is, whichever way is better."""
         return Lead.of(self.standing.lead(self.number(first), self.number(second)), self.scale)
 
-    @cached_property
-    def _straggling(self) -> dict[str, frozenset[Block]]:
-        """The repetitions of each candidate, by name, that the leads leave out because of stragglers."""
+    def _straggling_at(self, look: int) -> dict[str, frozenset[Block]]:
+        """Of the first so many repetitions, those of each candidate, by name, that leads leave out as stragglers."""
         if self.exact or self.contest is not None:
             return {}
-        blocks = sorted({block for candidate in self.candidates for block in candidate.blocks})
-        found = fit(logarithms([candidate.blocks for candidate in self.candidates])[None]).stragglers[0]
-        return {candidate.name: frozenset(block for block, out in zip(blocks, outs, strict=True) if out)
+        logs = logarithms([candidate.blocks for candidate in self.candidates])
+        found = fit(logs[None, :, :look]).stragglers[0]
+        return {candidate.name: frozenset(block for block, out in zip(self._blocks, outs, strict=False) if out)
                 for candidate, outs in zip(self.candidates, found, strict=True)}
 
-    def straggling(self, *candidates: Candidate) -> frozenset[Block]:
-        """The repetitions that a lead among these leaves out because of stragglers."""
-        return frozenset[Block]().union(*(self._straggling.get(candidate.name, ()) for candidate in candidates))
+    @cached_property
+    def _blocks(self) -> list[Block]:
+        """Every repetition."""
+        return sorted({block for candidate in self.candidates for block in candidate.blocks})
 
-    def value(self, candidate: Candidate) -> float:
-        """The mean of the runs that leads are of, without stragglers."""
-        out = self.straggling(candidate)
-        kept = tuple(value for block, value in candidate.blocks.items() if block not in out)
-        return replace(candidate.spread, values=kept).centre if out and kept else candidate.value
+    def compared(self, first: Candidate, second: Candidate) -> Compared:
+        """The repetitions that a lead is of: those that both ran, until one beat the other, without stragglers."""
+        standing = self.standing
+        look = standing.look_of(self.number(first), self.number(second))
+        early = set(self._blocks[:look])
+        if self.scale == "points":  # accuracies are not compared within repetitions
+            return Compared(frozenset(early), len(early))
+        both = early & first.blocks.keys() & second.blocks.keys()
+        straggling = self._straggling_at(look)
+        out = frozenset[Block]().union(*(straggling.get(one.name, ()) for one in (first, second)))
+        return Compared(frozenset(both - out), len(both))
+
+    def value(self, candidate: Candidate, other: Candidate) -> float:
+        """The mean of the runs that a lead over the other, or of the other, is of; where one was not always successful,
+        that is what a success took it in all runs."""
+        kept = self.compared(candidate, other).blocks
+        values = tuple(value for block, value in candidate.blocks.items() if block in kept)
+        if not values or candidate.attempts is not None or other.attempts is not None:
+            return candidate.value
+        return replace(candidate.spread, values=values).mean
 
     def ahead_in(self, first: Candidate, second: Candidate) -> tuple[int, int]:
         """In how many of the repetitions that both ran the first was better, and how many those are."""
@@ -209,11 +239,12 @@ class Question:
         sign = 1 if self.better == "more" else -1
         return sum(sign * first.blocks[block] > sign * second.blocks[block] for block in both), len(both)
 
-    def amount(self, candidate: Candidate) -> str:
-        """What a candidate measured, with its unit; per success where some of its runs were none."""
+    def amount(self, candidate: Candidate, other: Candidate | None = None) -> str:
+        """What a candidate measured, with its unit, in the runs that are compared with the other, if there is one; per
+        success where some of its runs were none."""
         if candidate.missed:
             return f"{self.per_success(candidate)} ({self.successes(candidate)})"
-        return self.text(self.value(candidate))
+        return self.text(candidate.value if other is None else self.value(candidate, other))
 
     def successes(self, candidate: Candidate) -> str:
         """`reached accuracy>=0.97 in 4 of 5 runs`; empty where no success is asked for."""
@@ -308,7 +339,8 @@ def _per_success(
     found = [(row, tried(row)) for row in rows]
     missed = any(attempts.successes and not attempts.always for _, attempts in found)
     candidates = tuple(
-        Candidate(row, Spread(tuple(values.values())), values, attempts if missed else None) for row, attempts in found
+        Candidate(row, Spread(tuple(values.values()), geometric=True), values, attempts if missed else None)
+        for row, attempts in found
         if (values := {block: attempts.amounts[block] for block in sorted(attempts.succeeded)})
     )
     words: dict[str, Any] = {} if text is None else {"success": f"reached {text}"}
@@ -339,13 +371,16 @@ def twins_of(rows: Sequence[Row]) -> dict[str, str]:
 
 def ask(
     rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None,
-    margins: Margins = Margins(),  # noqa: B008 - frozen
+    margins: Margins = Margins(), *, every: bool = False,  # noqa: B008 - frozen
 ) -> Question:
-    """Make an objective ready for these rows, which were compared with the same target."""
+    """Make an objective ready for these rows, which were compared with the same target.
+
+    With `every` all are candidates: also those that are less accurate, and one worker that trains just as `single`.
+    """
     if objective not in OBJECTIVES:
         raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     parsed = Target.parse(target) if target else None
-    twins = twins_of(rows)
+    twins = {} if every else twins_of(rows)
     rows = [row for row in rows if row.name not in twins]
     if objective == "time-to-accuracy":
         if parsed is None or target is None:
@@ -358,14 +393,14 @@ def ask(
     elif objective == "accuracy":
         found = _accuracy(rows, margins)
     elif objective == "throughput":
-        accurate = accurate_enough(rows, margins.accuracy)
+        accurate = Guarded(tuple(rows), len(rows)) if every else accurate_enough(rows, margins.accuracy)
         found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
                          _rate, accurate.notes, less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
                          seen_worse=accurate.seen_worse)
         if not found.candidates and all(row.is_script for row in rows):
             found = _duration(accurate)
     else:
-        found = _cost(rows, parsed, target, price or Price(), margins)
+        found = _cost(rows, parsed, target, price or Price(), margins, every=every)
     if objective == "accuracy":  # what no other program changes
         return found
     timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
@@ -399,9 +434,10 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
 
 
 def _cost(
-    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins
+    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins, *, every: bool
 ) -> Question:
-    accurate = accurate_enough(rows, margins.accuracy) if target is None else Guarded(tuple(rows), len(rows))
+    guarded = target is None and not every
+    accurate = accurate_enough(rows, margins.accuracy) if guarded else Guarded(tuple(rows), len(rows))
     factor = 1.0 if price.per_hour is None else price.per_hour
     candidates, words = _per_success(
         accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance

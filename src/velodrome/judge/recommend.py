@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 from velodrome.judge.advice import Commands, against_what, more_workers, one_is_enough
 from velodrome.judge.compare import Row
+from velodrome.judge.configuration import names_of
 from velodrome.judge.data_versions import data_note
 from velodrome.judge.doubts import KEEP_BATCH, as_sentence, doubts, late_note, other_trainings
 from velodrome.judge.fairness import configurations_of, crash_note, crashes, updates_note
@@ -70,6 +70,14 @@ class Recommendation:
         texts = (("Verdict", self.verdict), ("Why", self.why), ("Next", self.next))
         return tuple(f"{name}: {text}" for name, text in texts if text)
 
+    def renamed(self, names: Mapping[str, str]) -> Recommendation:
+        """The same for scripts under other names of configurations; the sentences stay."""
+        settle = self.settle and replace(
+            self.settle, seconds={names.get(name, name): took for name, took in self.settle.seconds.items()})
+        counts = {names.get(name, name): counts for name, counts in self.configurations.items()}
+        best, rival = (name and names.get(name, name) for name in (self.best, self.rival))
+        return replace(self, best=best, rival=rival, settle=settle, configurations=counts)
+
     def as_json(self) -> dict[str, Any]:
         lead = self.lead
         ratio = lead if lead is not None and lead.scale == "ratio" else None
@@ -88,14 +96,24 @@ class Recommendation:
 def recommend(
     rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
     failed: int = 0, margins: Margins = Margins(),  # noqa: B008 - frozen
-    crashed: Mapping[str, int] = MappingProxyType({}), race: Path | None = None,
+    crashed: Mapping[str, int] = MappingProxyType({}), commands: Commands = Commands(),  # noqa: B008 - frozen
 ) -> Recommendation:
     """Answer for rows compared with the same target.
 
-    `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name. `race`
-    is the folder of the race, for the commands that are recommended.
+    `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
+    `commands` are those on the race that may be recommended. Its sentences name what differs among these rows: which
+    of several models is meant is said beside the answer.
     """
-    commands = Commands(race)
+    names = names_of([row.configuration for row in rows])
+    short = [replace(row, name=names[row.configuration.key]) for row in rows]
+    whole = {one.name: row.name for one, row in zip(short, rows, strict=True)}
+    return _answer(short, objective, target, price, failed, margins, crashed, commands).renamed(whole)
+
+
+def _answer(
+    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, failed: int, margins: Margins,
+    crashed: Mapping[str, int], commands: Commands,
+) -> Recommendation:
     counts = configurations_of(rows, crashed, target)
     unfinished = _unfinished(rows, failed, crashed)
     if not rows:
@@ -156,6 +174,7 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append(f"{_load(rows)}: the ranges allow for what that may have changed")
     if question.twins:
         notes.append(_twins(question.twins))
+    notes.append(_other_means(question, found))
     best, rival = by_name.get(found.best or ""), by_name.get(found.rival or "")
     if best is not None:
         singles = [row for row in rows if row.single and row is not rival and row.batch_size == best.batch_size
@@ -168,6 +187,20 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
     notes += [unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
+
+
+def _other_means(question: Question, found: Recommendation) -> str:
+    """Why figures of the answer differ from the means in tables, unless only stragglers do, which are named."""
+    pair = [one for one in question.candidates if one.name in (found.best, found.rival)]
+    if len(pair) < 2 or any(one.attempts is not None for one in pair):
+        return ""
+    compared = question.compared(*pair)
+    fewer = any(len(one.blocks) > compared.with_stragglers for one in pair)
+    if not fewer or all(question.amount(one, other) == question.amount(one) for one, other in (pair, pair[::-1])):
+        return ""
+    count = compared.count
+    return (f"figures of this answer are of the {count} repetitions in which both were compared; means in tables have "
+            "all runs") if count > 1 else ""
 
 
 def _load(rows: Sequence[Row]) -> str:
@@ -276,11 +309,11 @@ def _use(question: Question, commands: Commands) -> Recommendation:
 def _ahead(question: Question, first: Candidate, second: Candidate, what: str = "") -> str:
     """`62 % faster than torch/ddp, the next (38 % to 90 % in 3 repetitions)`."""
     called = f"{second.name}, {what}" if what else second.name
-    both = first.blocks.keys() & second.blocks.keys()
-    kept = len(both - question.straggling(first, second))
-    of_all = f"{kept} of {len(both)}" if kept < len(both) else f"{kept}"
-    counted = f"in {of_all} repetition{'' if len(both) == 1 else 's'}" if both and first.attempts is None else ""
-    if counted and kept < len(both):
+    compared = question.compared(first, second)
+    kept, both = compared.count, compared.with_stragglers
+    of_all = f"{kept} of {both}" if kept < both else f"{kept}"
+    counted = f"in {of_all} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
+    if counted and kept < both:
         counted += ", without stragglers"
     inside = " ".join(part for part in (question.lead(first, second).range(question.kind), counted) if part)
     return f"{question.lead(first, second).plain(called, question.kind)}{f' ({inside})' if inside else ''}"
@@ -300,7 +333,7 @@ def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Se
 
 def _against(question: Question, first: Candidate, second: Candidate) -> str:
     """`190 against 150 examples/s`: what two measured, words that both have once."""
-    texts = question.amount(first), question.amount(second)
+    texts = question.amount(first, second), question.amount(second, first)
     mine, other = (_AMOUNT.match(text) for text in texts)
     if mine and other and mine.group("before", "after") == other.group("before", "after"):
         return f"{mine['before']}{mine['number']} against {other['number']}{mine['after']}"
@@ -368,10 +401,19 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     against = other if chosen is leader else leader
     whose = "" if other.name in said else f" for {other.name}"
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
+    way_out = commands.idle if _waits_for_load(question, settle) else settle.sentence(commands)
     return Recommendation(
-        question.objective, "open", said, why, settle.sentence(commands), chosen.name, against.name,
+        question.objective, "open", said, why, way_out, chosen.name, against.name,
         question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,
     )
+
+
+def _waits_for_load(question: Question, settle: Settling) -> bool:
+    """Whether most of the repetitions that would settle it are needed because of other programs."""
+    if not question.slowed or question.too_few_examples:
+        return False
+    alone = question.idle.standing.more or 0
+    return settle.repetitions is None or 2 * alone < settle.repetitions
 
 
 def _times(ahead: int, both: int) -> str:
@@ -400,9 +442,16 @@ def _less_accurate(question: Question, commands: Commands) -> Recommendation:
     settle = settling(question)
     return Recommendation(
         question.objective, "open", said, f"{_ahead(question, leader, chosen)}; so few runs do not prove either "
-        "accuracy.", commands.again(max(question.standing.looks + 2, 5)), chosen.name, leader.name,
+        "accuracy.", _five_runs(question, commands), chosen.name, leader.name,
         question.lead(chosen, leader), settle=settle,
     )
+
+
+def _five_runs(question: Question, commands: Commands) -> str:
+    """Two more repetitions, and five at least: enough to tell what seems far apart in accuracy."""
+    looks = question.standing.looks
+    wanted = max(looks + 2, 5)
+    return commands.again(wanted, wanted - looks)
 
 
 def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
@@ -412,8 +461,9 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
         runs = "one run" if fewest == 1 else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
     if not (span := lead.span(question.kind)):
-        why = ("other programs may have made that difference" if question.slowed and question.idle_outcome != "open"
-               else "the runs scatter too much to tell")
+        idle = question.idle.standing.lead(question.number(leader), question.number(rival))
+        by_load = question.slowed and Lead.of(idle, question.scale).span(question.kind)
+        why = "other programs may have made that difference" if by_load else "the runs scatter too much to tell"
         return f"{lead.size} apart, and {why}"
     return f"{lead.size} apart, and {leader.name} may be anything {span}"
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from velodrome.job.job import Job
-from velodrome.job.script_arguments import is_length, options_of
+from velodrome.job.script import is_length, options_of
 from velodrome.judge.estimate import Estimate
 
 #: Seconds that a script is taken to run, for planning only, of which nothing is known.

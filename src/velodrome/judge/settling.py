@@ -42,8 +42,8 @@ class Settling:
             return f"only a larger test set would tell them apart: {larger}."
         if self.repetitions is None or self.total_seconds is None:
             return f"more than {MOST_MORE} further repetitions would be needed to tell them apart: {larger}."
-        return (f"{commands.again(self.so_far + self.repetitions)} (probably {self.runs} more runs, about "
-                f"{in_words(self.total_seconds)}).")
+        command = commands.again(self.so_far + self.repetitions, self.repetitions)
+        return f"{command} (probably {self.runs} more runs, about {in_words(self.total_seconds)})."
 
     def cost(self, name: str) -> str:
         """`6 more runs, about 4 min`, for one of those that are left."""

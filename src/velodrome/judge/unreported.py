@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from velodrome.job.script_arguments import fields_in
+from velodrome.job.script import fields_in
 from velodrome.judge.compare import Row
 from velodrome.judge.lead import in_list
 

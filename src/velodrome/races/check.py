@@ -14,8 +14,8 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.names import named
 from velodrome.job.race import Entry, Race, combinations, refusal
-from velodrome.job.race_names import named
 from velodrome.races.folder import shuffled
 
 

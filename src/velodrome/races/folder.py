@@ -17,10 +17,9 @@ from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.clusters import environments
 from velodrome.clusters.registry import refuse_living
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
-from velodrome.job import published
-from velodrome.job.names import check_name
+from velodrome.job import names as published
+from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
-from velodrome.job.race_names import expand, varied_fields
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
 from velodrome.run.yaml_files import LARGEST
 

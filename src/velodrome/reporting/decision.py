@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.errors import VelodromeError
-from velodrome.job.race_names import expand
+from velodrome.job.names import expand
 from velodrome.judge.compare import Row
 from velodrome.judge.progress import Ending, Saving, saving
 from velodrome.races.folder import RaceFolder

@@ -84,7 +84,8 @@ def make_report(
     found = record.answers(rows, chosen, target_of(chosen, target, None), None, margins)
     for task, members in tasks_of(rows).items():
         answer = found[task]
-        others = [recommend(members, name, wanted[name], margins=margins, race=record.path) for name in names]
+        others = [recommend(members, name, wanted[name], margins=margins, commands=record.commands(rows))
+                  for name in names]
         answers.append(Answer(task, answer, tuple(others) if members else ()))
         if answer.best:
             question = ask(members, chosen, wanted[chosen], margins=margins)

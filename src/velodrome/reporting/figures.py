@@ -235,8 +235,14 @@ def draw_race(rows: Sequence[Row], title: str) -> Figure:
         figure = Figure(figsize=(13, max(4.6, 1.4 + 0.36 * len(rows), 0.6 + 3.0 * len(shown))), layout="constrained")
         grid = figure.add_gridspec(max(1, len(shown)), 2, width_ratios=(1.1, 1))
         figure.suptitle(title, fontsize=13)
-        _draw_bars(figure.add_subplot(grid[:, 0] if shown else grid[:, :]), rows, looks)
+        # Models differ in speed by far: each has an axis of its own, where all of them are shown.
+        apart = len(shown) > 1 and sum(len(members) for _, members in shown) == len(rows)
+        if not apart:
+            _draw_bars(figure.add_subplot(grid[:, 0] if shown else grid[:, :]), rows, looks)
         for place, (task, members) in enumerate(shown):
+            if apart:
+                _draw_bars(bars := figure.add_subplot(grid[place, 0]), members, looks)
+                bars.set_title(task)
             panel = figure.add_subplot(grid[place, 1])
             draw_over_time(panel, members, looks)
             panel.set_title(task)
@@ -269,7 +275,8 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
 
     measure = rate_of(rows)
 
-    labels, workers = list(looks.colour), list(looks.style)
+    there, workers = {row.label for row in rows}, list(looks.style)
+    labels = [label for label in looks.colour if label in there]
     groups = {label: [row for row in rows if row.label == label] for label in labels}
     height = 0.8 / max(len(group) for group in groups.values())
     words = bar_words(rows)

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Race
-from velodrome.job.race_names import expand
+from velodrome.judge.advice import Commands
 from velodrome.judge.affordable import cut_short
 from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
 from velodrome.judge.configuration import Configuration
@@ -83,6 +84,10 @@ class RaceRecord:
         given = self.race.tolerance, self.race.accuracy_margin
         return parse_margins(given[0] if tolerance is None else tolerance, given[1] if accuracy is None else accuracy)
 
+    def commands(self, rows: Sequence[Row]) -> Commands:
+        """Commands on this race, of which these are all rows."""
+        return Commands(self.path, self.race.budget, sum(row.mean("total_seconds") or 0.0 for row in rows))
+
     def answers(
         self, rows: Sequence[Row], objective: str | None = None, target: str | None = None,
         price: Price | None = None, margins: Margins | None = None,
@@ -91,7 +96,7 @@ class RaceRecord:
         chosen = self.objective_for(objective, target)
         return {
             task: recommend(members, chosen, target_of(chosen, target, self.target), price, self.failed_among(members),
-                            margins or self.margins_for(), self.crashed_among(members), self.path)
+                            margins or self.margins_for(), self.crashed_among(members), self.commands(rows))
             for task, members in tasks_of(rows).items()
         }
 

@@ -240,25 +240,26 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
             continue
         lead = question.lead(leader, other)
         body.append((
-            Cell(other.name), _mean(question, other),
+            Cell(other.name), _mean(question, other, leader),
             Cell(lead.short, lead.interval, value=lead.estimate), Cell(_finding(question, leader, other)),
         ))
     apart = "how many points" if question.scale == "points" else "how many times"
     return Table(
         "pairwise" if number == 1 else f"pairwise-{number}", f"{best} compared with the others",
         f"By {question.objective}: {apart} better the recommended configuration is, with the range in which the true "
-        "difference lies. The ranges allow for all configurations and for looking after every repetition: the chance "
-        "that anything said to be beaten is not worse is 5 % for the whole race.",
+        "difference lies. Means and leads are of the repetitions that both ran until one of them was out, without "
+        "stragglers; the table of results has all runs. The ranges allow for all configurations and for looking after "
+        "every repetition: the chance that anything said to be beaten is not worse is 5 % for the whole race.",
         (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
         tuple(body),
     )
 
 
-def _mean(question: Question, candidate: Candidate) -> Cell:
-    """What a candidate measured, and in how many of its runs it was successful if not in all."""
+def _mean(question: Question, candidate: Candidate, leader: Candidate) -> Cell:
+    """What a candidate measured in the runs of the lead, and in how many it was successful if not in all."""
     if candidate.missed:
         return Cell(question.per_success(candidate), question.successes(candidate), value=candidate.value)
-    return Cell(question.amount(candidate), value=question.value(candidate))
+    return Cell(question.amount(candidate, leader), value=question.value(candidate, leader))
 
 
 def _finding(question: Question, leader: Candidate, other: Candidate) -> str:

@@ -21,7 +21,7 @@ from velodrome import files
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
 from velodrome.clusters.launcher import Exit
-from velodrome.clusters.local.foreground import run_in_foreground
+from velodrome.clusters.local.processes import run_in_foreground
 from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events

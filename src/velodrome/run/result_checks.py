@@ -76,7 +76,7 @@ def _score(test: TestScore) -> Iterator[str]:
 
 
 def _answers(answers: str, test: TestScore) -> Iterator[str]:
-    from velodrome.tasks.answers import decode
+    from velodrome.tasks.correctness_bits import decode
 
     try:
         correct = int(decode(answers, test.total or 0).sum())

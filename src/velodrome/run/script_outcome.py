@@ -14,7 +14,7 @@ from velodrome.events.models import Pace, ResultEvent, Warmup
 from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
 from velodrome.job.job import Job
-from velodrome.job.script_arguments import fields_in
+from velodrome.job.script import fields_in
 from velodrome.judge.unreported import PRINTED, untested
 
 #: Fields of a result that a script decides itself: nothing is known of them.

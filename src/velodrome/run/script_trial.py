@@ -21,8 +21,7 @@ from velodrome.clusters.launcher import Group, Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
-from velodrome.job.script import words_of
-from velodrome.job.script_arguments import LONGEST_SCRIPT, lengths
+from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
 from velodrome.run.dry_run import RehearsalFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.script_outcome import pattern_for

@@ -24,8 +24,8 @@ from velodrome.events.problems import BadResult, parse_result
 from velodrome.job.job import Job
 from velodrome.job.names import check_name
 from velodrome.job.race import Race
+from velodrome.job.read import in_words
 from velodrome.job.read import reason_of as said_of
-from velodrome.job.wording import in_words
 from velodrome.run.yaml_files import LARGEST, parse_yaml
 
 Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]

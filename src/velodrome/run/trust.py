@@ -24,7 +24,7 @@ from velodrome.clusters import definitions
 from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
 from velodrome.data.own.functions import FunctionSet
-from velodrome.data.own.users_function import file_of_module, is_installed, users_roots
+from velodrome.data.own.user_code import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 

@@ -16,8 +16,8 @@ from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
-from velodrome.job.race_names import several_of, varied_fields
 from velodrome.job.read import make_job
 from velodrome.job.resolve import resolve
 from velodrome.machine import cores

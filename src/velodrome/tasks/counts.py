@@ -1,12 +1,37 @@
-"""Metrics as they travel: sums that add up exactly over steps and ranks, never means."""
+"""What engines hand a task: a batch in their tensors, and counts of it.
+
+Counts are metrics as they travel: sums that add up exactly over steps and ranks, never means.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples: inputs and targets by name, tensors whose first axis counts the examples."""
+
+    inputs: Mapping[str, Any]
+    targets: Mapping[str, Any]
+
+    @property
+    def x(self) -> Any:
+        """What the model takes: the only input, or all of them by name."""
+        return next(iter(self.inputs.values())) if len(self.inputs) == 1 else dict(self.inputs)
+
+    @property
+    def y(self) -> Any:
+        """The only target, or all of them by name."""
+        return next(iter(self.targets.values())) if len(self.targets) == 1 else dict(self.targets)
+
+    def __len__(self) -> int:
+        return int(next(iter((self.targets or self.inputs).values())).shape[0])
 
 
 @dataclass(frozen=True)

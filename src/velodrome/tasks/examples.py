@@ -14,15 +14,13 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, replica_of, replicas_of, sharding_of
 from velodrome.tasks.base import Task
-from velodrome.tasks.targets import as_arrays
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays
     from velodrome.data.base import Description
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
     from velodrome.tasks.schedule import Schedule
 
 
@@ -68,7 +66,7 @@ class ExampleTask(Task):
     # -- data
 
     @abstractmethod
-    def fit(self, job: Job, data: Splits | Arrays) -> Any:
+    def fit(self, job: Job, data: ExampleSet) -> Any:
         """The data with targets as this task takes them, or `BadRequest`."""
 
     def outputs(self, data: Any) -> int | dict[str, int]:
@@ -101,7 +99,7 @@ class ExampleTask(Task):
 
         strategy = strategy_of(job)
         batch, policy = batch_of_step(job, strategy), _sharding(job, data)
-        if getattr(data, "in_order", False):
+        if data.in_order:
             return schedule.in_order(len(data.train), batch, replicas_of(job) if strategy.synchronous else 1)
         if strategy.synchronous:
             return _by_policy(policy, data, batch, replicas_of(job), job.seed, epoch)
@@ -131,10 +129,10 @@ def check_batch(job: Job, examples: int) -> None:
         )
 
 
-def check_stream(job: Job, data: Splits | Arrays) -> None:
+def check_stream(job: Job, data: ExampleSet) -> None:
     """Refuse a stream where the schedule would have to be something else than its own order."""
     strategy = strategy_of(job)
-    if not getattr(data, "in_order", False):
+    if not data.in_order:
         return
     if not strategy.synchronous:
         raise BadRequest(
@@ -147,7 +145,7 @@ def check_stream(job: Job, data: Splits | Arrays) -> None:
         )
 
 
-def transformed(job: Job, data: Splits | Arrays, place: int) -> Splits | Arrays:
+def transformed(job: Job, data: ExampleSet, place: int) -> ExampleSet:
     """The data with the job's transform on its training examples; others stay as they are."""
     if job.transform is None:
         return data
@@ -155,7 +153,7 @@ def transformed(job: Job, data: Splits | Arrays, place: int) -> Splits | Arrays:
 
     # Numbers of examples are those of the whole training part, unless a worker holds only files of its own.
     key = (job.seed, place) if data.own_files else (job.seed,)
-    return with_transform(job.transform, as_arrays(data), key)
+    return with_transform(job.transform, data, key)
 
 
 def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -172,19 +170,14 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     check_shape(model, (height, width, channels))
 
 
-def fit_model(model: str, data: Splits | Arrays) -> Splits | Arrays:
+def fit_model(model: str, data: ExampleSet) -> ExampleSet:
     """Loaded data as a model of the zoo takes it, or `BadRequest`: one that takes images takes arrays as images."""
-    from velodrome.data.arrays import Arrays
-
-    if not isinstance(data, Arrays):
-        check_shape(model, data.input_shape)
-        return data
     check_input(model, {one.name: one.shape for one in data.inputs})
     images = frozenset(one.name for one in data.inputs) if zoo_model(model).takes == "images" else data.images
     return replace(data, images=images)
 
 
-def load_examples(job: Job, place: int) -> Splits | Arrays:
+def load_examples(job: Job, place: int) -> ExampleSet:
     """All of the data set, or the files of the worker with a place (`replica_of`) where it trains on no others."""
     numbers = _files_of_worker(job, place)
     if numbers is None:
@@ -196,11 +189,11 @@ def load_examples(job: Job, place: int) -> Splits | Arrays:
     return data
 
 
-def _whole(job: Job) -> Splits | Arrays:
+def _whole(job: Job) -> ExampleSet:
     return catalogue.load_examples(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
 
 
-def _sharding(job: Job, data: Splits | Arrays) -> str:
+def _sharding(job: Job, data: ExampleSet) -> str:
     return sharding_of(job, len(data.files), synchronous=strategy_of(job).synchronous)
 
 
@@ -215,7 +208,7 @@ def _files_of_worker(job: Job, place: int) -> range | None:
     return files_of(place, count, replicas) if sharding_of(job, count, synchronous=True) == "file" else None
 
 
-def _by_policy(policy: str, data: Splits | Arrays, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
+def _by_policy(policy: str, data: ExampleSet, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
     from velodrome.tasks import schedule
 
     if policy == "file":

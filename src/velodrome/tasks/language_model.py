@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from velodrome.data.base import Description
     from velodrome.data.text import Text
     from velodrome.tasks.counts import Counts
-    from velodrome.tasks.text_schedule import TextSchedule
+    from velodrome.tasks.schedule import TextSchedule
 
 #: The exponential of more would overflow.
 _LARGEST_LOSS = 700.0
@@ -76,7 +76,7 @@ class LanguageModel(Task):
 
     def schedule(self, job: Job, data: Text, epoch: int) -> TextSchedule:
         """Every epoch reads the same rows."""
-        from velodrome.tasks.text_schedule import TextSchedule
+        from velodrome.tasks.schedule import TextSchedule
 
         strategy = strategy_of(job)
         # Workers that do not wait for one another have a batch of rows each, from the first word to the last.

@@ -15,11 +15,9 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
 from velodrome.tasks.base import LOSS, Metric
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.targets import as_arrays
 
 if TYPE_CHECKING:
-    from velodrome.data.arrays import Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
     from velodrome.tasks.counts import Counts
 
 #: What the user's class may have, beside its constructor without arguments.
@@ -181,10 +179,10 @@ class OwnTask(ExampleTask):
 
     # -- data
 
-    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
-        return as_arrays(data)
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return data.as_arrays()
 
-    def outputs(self, data: Arrays) -> int | dict[str, int]:
+    def outputs(self, data: ExampleSet) -> int | dict[str, int]:
         """As many as a target has classes or numbers; by name for several targets."""
         targets = data.targets
         if len(targets) == 1 and targets[0].is_whole and not targets[0].shape and data.classes:

@@ -1,21 +1,99 @@
-"""Finds the task of a job, of a model or of a stored result."""
+"""Finds the task of a job, of a model or of a stored result.
+
+The task of a script of the user's own is here: a script loads, trains and measures by itself, and reports what it
+wants. Its figures are kept as it reported them (`Counts.reported`): nothing is computed from them, and what it did not
+report is unknown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from velodrome.catalog.models import is_own, task_of_model
-from velodrome.errors import BadRequest, which_name
-from velodrome.job.job import Target
+from velodrome.catalog.script import LABEL
+from velodrome.errors import BadRequest, VelodromeError, which_name
+from velodrome.figures import less_is_better
+from velodrome.job.job import Job, Target
 from velodrome.tasks.base import Metric, Task
-from velodrome.tasks.classification import Classification
-from velodrome.tasks.labels import Binary, MultiLabel
+from velodrome.tasks.classes import Binary, Classification, MultiLabel
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.own import OwnTask, metrics_of
 from velodrome.tasks.regression import Regression
-from velodrome.tasks.script import Script
+
+if TYPE_CHECKING:
+    from velodrome.catalog.base import Engine
+    from velodrome.data.base import Description
+
+class Script(Task):
+    """Takes figures as they were reported."""
+
+    name = LABEL
+    #: Those that most scripts report; others are kept by the names that the script gives them.
+    metrics: tuple[Metric, ...] = Classification.metrics
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        reported = counts.get("reported") or {}
+        first = [metric.name for metric in self.metrics if metric.name in reported]
+        return {name: reported[name] for name in dict.fromkeys([*first, *reported])}
+
+    def measured(self, counts: Mapping[str, Any] | None) -> dict[str, float | None]:
+        known = {metric.name: None for metric in self.metrics}
+        return {**known, **self.measure(counts or {})}
+
+    def metrics_of(self, scores: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """Whatever the script reported; of errors and losses less is better, of any other figure more."""
+        known = {metric.name: metric for metric in self.metrics}
+        names = self.measure({"reported": {name: value for name, value in scores.items() if name != "total"}})
+        return tuple(known.get(name) or Metric(name, "less" if less_is_better(name) else "more", ".4g")
+                     for name in names)
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Script:
+        """The task of a result, in which the first figure of its test decides: accuracy, if that was reported."""
+        found = cls()
+        found.metrics = found.metrics_of(result.get("test") or {}) or cls.metrics
+        return found
+
+    def in_words(self, counts: Mapping[str, Any] | None) -> str:
+        """`accuracy 0.9731`, or the first figure that was reported."""
+        values = self.measure(counts or {})
+        for metric in self.metrics_of(values):
+            value = values[metric.name]
+            return f"{metric.name} {'not finite' if value is None else metric.text(value)}"
+        return ""
+
+    def amount(self, counts: Mapping[str, Any]) -> str:
+        return super().amount(counts) if counts.get("total") else "as the script reported it"
+
+    def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if not counts or not counts.get("reported"):
+            return None
+        return {**self.measure(counts), **({"total": counts["total"]} if counts["total"] else {})}
+
+    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
+        measured = {part: self.measure(counts) for part, counts in parts.items()}
+        return {f"{part}_{name}": value for part, values in measured.items() for name, value in values.items()}
+
+    def check(self, job: Job, about: Description) -> None:
+        """Nothing is known of what a script does."""
+
+    def check_target(self, target: Target) -> None:
+        """Whether the script reports that metric shows when it runs."""
+
+    def check_engine(self, engine: Engine) -> None:
+        """Every engine runs scripts."""
+
+    def load(self, job: Job, rank: int) -> NoReturn:
+        raise VelodromeError("a script loads its own data")
+
+    def schedule(self, job: Job, data: Any, epoch: int) -> NoReturn:
+        raise VelodromeError("a script has its own schedule")
+
+    def examples_per_step(self, job: Job) -> int:
+        """Not known."""
+        return 0
 
 
 class Modelled(Protocol):

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.targets import as_arrays, as_numbers
+from velodrome.tasks.targets import as_numbers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 
 #: Rows that are read at a time where they are computed.
@@ -49,13 +48,13 @@ class Regression(ExampleTask):
             "loss": mean_loss(counts),
         }
 
-    def fit(self, job: Job, data: Splits | Arrays) -> Arrays:
-        return as_numbers(job, as_arrays(data))
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_numbers(job, data.as_arrays())
 
-    def outputs(self, data: Arrays) -> int:
+    def outputs(self, data: ExampleSet) -> int:
         return math.prod(data.targets[0].shape)
 
-    def centre(self, data: Arrays, part: str) -> NDArray[np.float64]:
+    def centre(self, data: ExampleSet, part: str) -> NDArray[np.float64]:
         """What `deviations` of a part are counted from: the mean of its targets, of the shape of one example's.
 
         Not a number for training rows that are computed one by one: their R² is not known.

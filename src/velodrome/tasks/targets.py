@@ -12,21 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays, Named
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet, Named
 
 _PARTS = ("train", "validation", "test")
 
 
-def as_arrays(data: Splits | Arrays) -> Arrays:
-    """Data as named arrays, whatever it was loaded as."""
-    from velodrome.data.arrays import arrays_of_images
-    from velodrome.data.splits import Splits
-
-    return arrays_of_images(data) if isinstance(data, Splits) else data
-
-
-def as_classes(job: Job, data: Arrays) -> Arrays:
+def as_classes(job: Job, data: ExampleSet) -> ExampleSet:
     """One whole number per example, from 0 up to, not including, the number of classes."""
     import numpy as np
 
@@ -53,7 +44,7 @@ def as_classes(job: Job, data: Arrays) -> Arrays:
     return data.with_targets(_each(lambda array: array.reshape(len(array)).astype(np.int64)), classes=classes)
 
 
-def as_numbers(job: Job, data: Arrays) -> Arrays:
+def as_numbers(job: Job, data: ExampleSet) -> ExampleSet:
     """One array of numbers with fractions; several targets become its columns."""
     import numpy as np
 
@@ -72,7 +63,7 @@ def as_numbers(job: Job, data: Arrays) -> Arrays:
     return fitted
 
 
-def as_binary(job: Job, data: Arrays) -> Arrays:
+def as_binary(job: Job, data: ExampleSet) -> ExampleSet:
     """One 0 or 1 per example."""
     target = _only(job, data, "binary")
     if target.shape not in ((), (1,)):
@@ -82,7 +73,7 @@ def as_binary(job: Job, data: Arrays) -> Arrays:
     return data.with_targets(_each(lambda array: _bits(array.reshape(len(array)))), classes=2)
 
 
-def as_labels(job: Job, data: Arrays) -> Arrays:
+def as_labels(job: Job, data: ExampleSet) -> ExampleSet:
     """A row of 0 and 1 per example; several targets become its columns."""
     import numpy as np
 
@@ -106,14 +97,14 @@ def _misfit(job: Job, why: str) -> BadRequest:
     return BadRequest(f"--dataset {job.dataset!r}: {why}")
 
 
-def _only(job: Job, data: Arrays, task: str) -> Any:
+def _only(job: Job, data: ExampleSet, task: str) -> Any:
     if len(data.targets) != 1:
         names = ", ".join(repr(one.name) for one in data.targets) or "none"
         raise _misfit(job, f"{task} takes one target, and it has {names}: leave others out, or name a task of your own")
     return data.targets[0]
 
 
-def _values(data: Arrays) -> list[tuple[str, NDArray[Any]]]:
+def _values(data: ExampleSet) -> list[tuple[str, NDArray[Any]]]:
     """The targets of every part that holds them, one array after the other."""
     parts = ((part, getattr(data, part)) for part in _PARTS)
     return [(name, array) for name, part in parts for array in part.targets.values()]
@@ -137,7 +128,7 @@ def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray(array, np.uint8)
 
 
-def _refuse_others(job: Job, data: Arrays, task: str) -> None:
+def _refuse_others(job: Job, data: ExampleSet, task: str) -> None:
     """Refuse targets that are not all 0 or 1."""
     import numpy as np
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
+import mmap
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,11 @@ from numpy.typing import DTypeLike, NDArray
 from velodrome.catalog import segments
 from velodrome.catalog.transports import shared_memory_shortage
 from velodrome.errors import PeerLost, RunFailed
-from velodrome.transport import pmi
-from velodrome.transport import shared_memory as shared
+from velodrome.printable import bytes_text
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import interface_of
 from velodrome.transport.rendezvous import Ranks, join, stop_server
+from velodrome.transport.rendezvous_server import announce, retire
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
 _GRACE_SECONDS = 1.0
@@ -44,7 +46,7 @@ class MpiTransport(Transport):
         already = segments.mapped()
         # MPI's own start has no time limit and keeps the interpreter's lock, so that no thread of ours could end it.
         faulthandler.dump_traceback_later(seconds, exit=True)
-        pmi.announce(self._rendezvous.pmi, ranks.rank, ranks.size)
+        announce(self._rendezvous.pmi, ranks.rank, ranks.size)
         _start_mpi(self._mpi, ranks.hosts[ranks.rank])
         self._world = self._mpi.COMM_WORLD
         _check_size(self._world.Get_size(), ranks.size)
@@ -60,9 +62,9 @@ class MpiTransport(Transport):
             return None
         path = segments.path_of(self._rendezvous.job, self._segments)
         self._segments += 1
-        self.not_shared = shared.create(path, shape, dtype) if self.rank == 0 else None
+        self.not_shared = create_segment(path, shape, dtype) if self.rank == 0 else None
         self.barrier()
-        mapped = shared.attach(path, shape, dtype) if self.not_shared is None else None
+        mapped = attach_segment(path, shape, dtype) if self.not_shared is None else None
         attached = np.array([mapped is not None], np.int64)
         self.all_reduce(attached)
         if self.rank == 0:
@@ -99,7 +101,7 @@ class MpiTransport(Transport):
         liveness = self._rendezvous.liveness
         liveness.sendall(b"leave\n")
         self._mpi.Finalize()
-        pmi.retire(self._rendezvous.pmi)
+        retire(self._rendezvous.pmi)
         liveness.shutdown(socket.SHUT_RDWR)  # wakes the watching thread too
         liveness.close()
         if self._rendezvous.server is not None:
@@ -162,3 +164,36 @@ def _load_mpi() -> Any:
             f"{sys.prefix}"
         )
     return MPI
+
+
+Shape = tuple[int, int]
+
+
+def create_segment(path: Path, shape: Shape, dtype: DTypeLike) -> str | None:
+    """Create the segment with all of its memory; else why it cannot be, as part of a sentence."""
+    size = _size(shape, dtype)
+    try:
+        segments.allocate(path, size)
+    except OSError as error:
+        free = bytes_text(segments.free())
+        return f"{bytes_text(size)} of shared memory, and {path.parent} has {free} free ({error.strerror})"
+    return None
+
+
+def attach_segment(path: Path, shape: Shape, dtype: DTypeLike) -> NDArray[Any] | None:
+    """The segment as an array, of zeros at first; None where it cannot be mapped."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        memory = mmap.mmap(descriptor, _size(shape, dtype))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _size(shape: Shape, dtype: DTypeLike) -> int:
+    return shape[0] * shape[1] * np.dtype(dtype).itemsize

@@ -21,9 +21,8 @@ from velodrome.clusters.registry import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import GROUPS, Job
-from velodrome.job.names import check_name
+from velodrome.job.names import check_name, expand
 from velodrome.job.race import Race, combinations, parse_vary
-from velodrome.job.race_names import expand
 from velodrome.job.read import reason_of
 from velodrome.judge.objective import OBJECTIVES
 from velodrome.run.trust import elsewhere

@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from velodrome.errors import VelodromeError
+from velodrome.job.names import expand
 from velodrome.job.race import Entry
-from velodrome.job.race_names import expand
 from velodrome.judge.configuration import label_of
 from velodrome.judge.estimate import Progress, Remaining, remaining
 from velodrome.races.folder import RaceFolder

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from velodrome.data import catalogue
+from velodrome.data.examples import ExamplePart
 from velodrome.data.own.functions import is_function
-from velodrome.data.splits import Part, Splits
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.serving.model import LoadedModel, is_exported
-from velodrome.tasks.answers import decode, fingerprint
+from velodrome.tasks.correctness_bits import decode, fingerprint
 
 #: Images of a page.
 MOST_IMAGES = 48
@@ -37,14 +37,17 @@ class Wrong:
     total: int
 
 
+#: The test part, the names of its classes, and what makes a byte lie between 0 and 1.
+TestPart = tuple[ExamplePart, tuple[str, ...], float]
+
+
 @lru_cache(maxsize=2)
-def _test_part(dataset: str, seed: int, validation: float, bad_data: Any) -> tuple[Part, tuple[str, ...], float]:
+def _test_part(dataset: str, seed: int, validation: float, bad_data: Any) -> TestPart:
     loaded = catalogue.load(dataset, seed=seed, validation=validation, bad_data=bad_data)
-    assert isinstance(loaded, Splits)
     return loaded.test, loaded.class_names, loaded.scale
 
 
-def _part(job: Job) -> tuple[Part, tuple[str, ...], float]:
+def _part(job: Job) -> TestPart:
     if is_function(job.dataset) or job.dataset.startswith("shards:") or not catalogue.is_here(job.dataset):
         raise VelodromeError("its data is not on this disk, or comes from a function of yours")
     return _test_part(job.dataset, job.seed, job.validation, job.bad_data)

@@ -51,7 +51,7 @@ class Context:
     saved_model: Path | None = None
     #: Where the saved model is written as ONNX instead (`worker/onnx_export.py`).
     export_to: Path | None = None
-    #: What is done with the learner instead of training it (`worker/rehearsal.py`).
+    #: What is done with the learner instead of training it (`worker/actions.py`).
     instead: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)
 
@@ -83,14 +83,13 @@ class Context:
     def data(self) -> Any:
         """What the task loaded, at first use: see `tasks.base.Loaded`."""
         from velodrome.data import catalogue
-        from velodrome.data.remarks import identity_of
 
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
-        for note in (*data.notes, *getattr(data, "caveats", ())) if self.is_chief else ():
+        for note in (*data.notes, *data.caveats) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:
-            self.events.emit("data", **identity_of(data), seeded=catalogue.depends_on_seed(self.job.dataset))
+            self.events.emit("data", **data.identity(), seeded=catalogue.depends_on_seed(self.job.dataset))
         return data
 
     @property

@@ -1,7 +1,6 @@
 """The training loop that every engine shares: epochs, counting, validation, target, checkpoints, the result.
 
-It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's.
-"""
+It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's."""
 
 from __future__ import annotations
 
@@ -9,22 +8,26 @@ import json
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.catalog.registry import strategy_of
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
-from velodrome.job.check_optimization import left_out
-from velodrome.job.job import Target
+from velodrome.job.check_optimization import left_out, scale_of_rate
+from velodrome.job.job import Job, Target
+from velodrome.job.optimization import Span, parse_milestones
 from velodrome.models.generators import preserved, read_states
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
-from velodrome.worker.pace import Pace
-from velodrome.worker.rates import Rates, rates_of_epoch
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
@@ -125,12 +128,12 @@ def run(context: Context, learner: Learner) -> None:
         context.check_folder()
         with events.phase("save"):
             learner.save(context.folder / "model")
-            if columns := getattr(context.data, "columns", None):  # how a new row is encoded
+            if columns := context.data.columns:  # how a new row is encoded
                 write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
         events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
                     steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
                     pixels=learner.pixels, metrics=task.definitions(),
-                    test_answers=None if learner.answers is None else answers.encode(learner.answers),
+                    test_answers=None if learner.answers is None else correctness_bits.encode(learner.answers),
                     test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
                     implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
                     confusion=None if learner.confusion is None else learner.confusion.tolist(),
@@ -191,3 +194,54 @@ def refuse_nan(counts: Counts, epoch: int) -> None:
             f"the loss became {counts.loss_sum} in epoch {epoch}: try a smaller learning rate, or look for a division "
             "by zero or a logarithm of zero in the model"
         )
+
+
+@dataclass
+class Pace:
+    """Seconds and examples of the training phase alone, with the first steps apart as warm-up."""
+
+    warmup_steps: int
+    seconds: float = 0.0
+    examples: int = 0
+    steps: int = 0
+    warmup: dict[str, float] = field(default_factory=lambda: {"steps": 0, "examples": 0, "seconds": 0.0})
+
+    def add(self, steps: int, examples: int, seconds: float) -> None:
+        self.steps += steps
+        self.examples += examples
+        self.seconds += seconds
+        if self.warmup["steps"] < self.warmup_steps:
+            self.warmup = {"steps": self.steps, "examples": self.examples, "seconds": self.seconds}
+
+    def fields(self) -> dict[str, Any]:
+        """As the result event carries them."""
+        return {"seconds": self.seconds, "examples": self.examples, "steps": self.steps, "warmup": self.warmup}
+
+
+Rates = NDArray[np.float64]
+
+
+def rates_of_epoch(job: Job, epoch: int, per_epoch: int, total: int) -> Rates:
+    """The rate of each step of an epoch, counted from 1, in a job of so many steps in all."""
+    base = job.rate_of(epoch) * scale_of_rate(job, strategy_of(job))
+    if job.schedule == "constant" and job.warmup is None:
+        return np.full(per_epoch, base)
+    if job.schedule_by == "epoch":
+        # The same with epochs in place of steps.
+        return np.full(per_epoch, base * _factors(job, np.array([epoch - 1]), 1, -(-total // per_epoch)))
+    return base * _factors(job, (epoch - 1) * per_epoch + np.arange(per_epoch), per_epoch, total)
+
+
+def _factors(job: Job, steps: NDArray[np.int64], per_epoch: int, total: int) -> Rates:
+    """What the rate is multiplied with at steps that are counted from 0."""
+    warmup = Span.parse(job.warmup).steps(per_epoch) if job.warmup is not None else 0
+    done = np.clip((steps - warmup) / max(1, total - warmup), 0.0, 1.0)
+    if job.schedule == "cosine":
+        factors = 0.5 * (1 + np.cos(np.pi * done))
+    elif job.schedule == "linear":
+        factors = 1 - done
+    else:
+        passed = [steps >= span.steps(per_epoch) for span in parse_milestones(job.milestones or "0")]
+        reached = np.sum(passed, axis=0) if job.schedule == "step" else np.zeros(len(steps))
+        factors = job.milestone_factor ** reached
+    return np.where(steps < warmup, (steps + 1) / max(1, warmup), factors)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
-from velodrome.data.budget import share_host
+from velodrome.data.base import share_host
 from velodrome.errors import (
     BadRequest,
     PeerLost,
@@ -30,13 +30,17 @@ from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
 from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
 from velodrome.worker.context import Context
-from velodrome.worker.cpu_time import CpuTime
 from velodrome.worker.emitter import Emitter
-from velodrome.worker.hello import describe_process
-from velodrome.worker.host import claim_cores, die_with_parent, limit_threads, watch_lifeline
+from velodrome.worker.host import (
+    avoid_missing_tiles,
+    claim_cores,
+    describe_process,
+    die_with_parent,
+    limit_threads,
+    watch_lifeline,
+)
 from velodrome.worker.listening import listening_at
-from velodrome.worker.processor import avoid_missing_tiles
-from velodrome.worker.sampler import Sampler, sampling_interval
+from velodrome.worker.sampler import CpuTime, Sampler, sampling_interval
 
 #: How much longer than its supervisor a worker waits for its peers.
 SUPERVISOR_FIRST_SECONDS = 10.0
@@ -99,9 +103,9 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
         events=events, threads=threads, resume=options.resume,
     )
     if instead := os.environ.get(INSTEAD):
-        from velodrome.worker import rehearsal
+        from velodrome.worker import actions
 
-        rehearsal.prepare(context, instead)
+        actions.prepare(context, instead)
     share_host(context.world.most_on_a_host("worker"))
     with ExitStack() as stack:
         if any(member.port for member in context.world.members):

@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
-from velodrome.data.arrays import Arrays
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
-from velodrome.worker.pace import Pace
+from velodrome.worker.loop import Pace
 
 Named = dict[str, NDArray[Any]]
 #: Words of a row of a language model that carries a state, and of any other one at most.
@@ -66,10 +67,7 @@ def run(context: Context, folder: Path) -> None:
     saved = folder.parent
     about = read_description(saved, context.job.model, context.job.model_args)
     engine = engine_of(context.job)
-    name = f"{engine.worker.rpartition('.')[0]}.onnx_export"
-    if find_spec(name) is None:
-        raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {name!r}")
-    module = import_module(name)
+    module = _exporter(engine)
     check_data(about, context.data)
     inputs, targets = _examples(context)
     with context.events.phase("build"):
@@ -87,6 +85,15 @@ def run(context: Context, folder: Path) -> None:
         "result", test=context.task.fields(Counts()), history=[], parameters=0, steps=0,
         metrics=context.task.definitions(), pace=Pace(0).fields(),
     )
+
+
+def _exporter(engine: Engine) -> ModuleType:
+    """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
+    own = f"{engine.worker.rpartition('.')[0]}.onnx_export"
+    for name in (own, f"velodrome.engines.{engine.tasks_of}.onnx_export"):
+        if find_spec(name) is not None:
+            return import_module(name)
+    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
 
 
 def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
@@ -109,10 +116,10 @@ def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
 def _examples(context: Context) -> tuple[Named, Named]:
     """Examples spread over the test set: inputs and targets as the data set stores them."""
     data = context.data
-    if isinstance(data, Splits):
+    if data.kind == "images":
         places = _spread(len(data.test))
         return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
-    if isinstance(data, Arrays):
+    if data.kind == "arrays":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
     length = min(context.job.unroll or _WORDS, _WORDS)
@@ -138,13 +145,13 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
         "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
         "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
     }
-    if isinstance(data, Splits):
+    if data.kind == "images":
         shape = tuple(data.input_shape)
         return Served(
             kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
             classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
         )
-    if isinstance(data, Arrays):
+    if data.kind == "arrays":
         inputs = tuple(
             ServedInput(name=one.name, shape=one.shape, dtype=_fed(one.dtype, one.is_whole, one.name in data.images),
                         image=one.name in data.images)
@@ -177,7 +184,7 @@ def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
     return tuple(names) or tuple(str(number) for number in range(classes or 0))
 
 
-def _outputs_of(data: Arrays, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
     if task in ("classification", "multi-label"):
         return _names(data.class_names, data.classes)
     if task == "binary":

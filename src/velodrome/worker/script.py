@@ -9,27 +9,30 @@ import builtins
 import io
 import os
 import re
+import socket
 import sys
+import tempfile
 import threading
+import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 from velodrome import figures
 from velodrome.catalog.world import World
-from velodrome.errors import BadRequest, PeerLost, PortTaken, ScriptFailed, headline
+from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, ScriptFailed, headline
 from velodrome.job.script import words_of
 from velodrome.models.own import raised_in_library
+from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.variables import FOLDER, SCRATCH, SEED
-from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
-from velodrome.worker.horovod import rendezvous
 from velodrome.worker.listening import EXPOSED, redirects
 from velodrome.worker.recorder import Recorder
+from velodrome.worker.sampler import computing
 from velodrome.worker.script_output import read_output
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -55,7 +58,7 @@ def run(context: Context) -> None:
         raise BadRequest(f"--script {job.script!r} cannot be read: {error.strerror}") from None
     os.environ[SEED], os.environ[FOLDER] = str(job.seed), str(context.folder.absolute())
     if scratch := os.environ.get(SCRATCH):
-        import_module("velodrome.worker.scratch").enter(Path(scratch), context.folder)
+        enter_scratch(Path(scratch), context.folder)
     _choose_interface(context.world)
     if context.is_chief and len(context.world.peers) > 1 and not redirects():
         events.emit("warning", message=EXPOSED)
@@ -209,3 +212,91 @@ def _translate(error: Exception, world: World) -> None:
         raise PortTaken(f"port {world.me.port} on {world.me.host} is taken: choose another one") from error
     if _LOST.search(text) or type(error).__name__ in _LOST_KINDS:
         raise PeerLost(f"lost another worker: {headline(text)}") from error
+
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+#: Operations on paths, and how many of their first arguments are what they change.
+_CHANGES = {
+    "os.remove": 1, "os.rename": 2, "os.rmdir": 1, "os.mkdir": 1, "os.truncate": 1, "os.link": 2, "os.symlink": 2,
+    "os.chmod": 1, "shutil.rmtree": 1, "shutil.move": 2,
+}
+
+
+def enter_scratch(scratch: Path, run: Path) -> None:
+    """Make a folder the current one, and refuse from now on to write outside of it, of the run's folder and of those
+    that programs keep temporary files and caches in.
+
+    This is an audit hook of Python: what a library writes by itself to an absolute path is not refused.
+    """
+    os.chdir(scratch)
+    sys.dont_write_bytecode = True
+    home = os.path.realpath(Path.home())
+    allowed = tuple(f"{os.path.realpath(path)}{os.sep}" for path in (
+        scratch, run, tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev", "/proc",
+        os.environ.get("XDG_CACHE_HOME", "/dev"),
+    ))
+
+    def refuse(path: Any) -> None:
+        if isinstance(path, int) or path is None:
+            return
+        real = os.path.realpath(os.fsdecode(path))
+        if not f"{real}{os.sep}".startswith(allowed) and not real.startswith(f"{home}{os.sep}."):
+            raise PermissionError(f"velodrome check lets a script write to its scratch folder only, not to {real!r}")
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING:
+                refuse(path)
+        elif event in _CHANGES:
+            for path in arguments[: _CHANGES[event]]:
+                refuse(path)
+
+    sys.addaudithook(hook)
+
+
+class _OnImport(MetaPathFinder):
+    """Finds no module; calls `prepare` when Horovod is looked for."""
+
+    def __init__(self, world: World, seconds: float) -> None:
+        self._world, self._seconds = world, seconds
+        self.prepared: RendezvousServer | None = None
+        self._done = False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> None:
+        if name == "horovod" and not self._done:
+            self._done = True
+            first = self._world.peers[0]
+            if self._world.me == first:
+                self.prepared = RendezvousServer(first.host, first.port)
+            else:
+                wait_for(first.host, first.port, self._seconds)
+
+
+def wait_for(host: str, port: int, seconds: float) -> None:
+    """Wait until somebody listens there."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RunFailed(f"rank 0 did not import Horovod within {seconds:g} s") from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+@contextmanager
+def rendezvous(world: World, seconds: float) -> Iterator[None]:
+    """Provide the rendezvous to a script that imports Horovod during the block."""
+    finder = _OnImport(world, seconds)
+    announce(world.peers[0].host, world.peers[0].port)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.meta_path.remove(finder)
+        if finder.prepared is not None:
+            finder.prepared.stop()

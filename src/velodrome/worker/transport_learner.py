@@ -1,15 +1,22 @@
-"""What learners have in common whose processes sum counts over a transport: an engine adds its model and its steps."""
+"""What learners share that sum counts over the processes by a transport: an engine adds its model and its steps."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
+from velodrome.transport.mpi import MpiTransport
+from velodrome.transport.rendezvous import Ranks
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
-from velodrome.worker.learner import Learner
+from velodrome.worker.learner import Learner, Part
 
 
 class TransportLearner(Learner):
@@ -40,3 +47,60 @@ class TransportLearner(Learner):
 
     def close(self) -> None:
         self._transport.close()
+
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+#: Sums a vector over the processes, in each of them.
+Sum = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def count_classified(
+    learner: Learner, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
+    classes: int, total: Sum,
+) -> Counts:
+    """This process's counts of the examples `mine` of a part, whose classes it predicted with this summed loss. Sets
+    `confusion` and, of the test set, `answers` of the learner, both summed over the processes."""
+    labels = np.asarray(examples.labels[mine], np.int64)
+    right = predicted == labels
+    if part == "test":
+        whole = np.zeros(len(examples), np.bool_)
+        whole[mine] = right
+        learner.answers = correctness_bits.from_vector(total(correctness_bits.to_vector(whole)), len(examples))
+    if classes <= MAX_CONFUSION_CLASSES:
+        pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+        learner.confusion = total(pairs).round().astype(np.int64).reshape(classes, classes)
+    return Counts(len(mine), loss, {"correct": int(right.sum())})
+
+
+Vector = NDArray[np.float64]
+
+
+def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector]) -> list[bytes]:
+    """The data of all processes, in each of them; `total` returns the sum of the processes' vectors."""
+    lengths = np.zeros(size)
+    lengths[rank] = len(data)
+    lengths = total(lengths).round().astype(np.int64)
+    table = np.zeros((size, int(lengths.max())))
+    table[rank, : len(data)] = np.frombuffer(data, np.uint8)
+    numbers = total(table.ravel()).round().astype(np.uint8).reshape(table.shape)
+    return [row[:length].tobytes() for row, length in zip(numbers, lengths, strict=True)]
+
+
+def warn_of_zoo_model(context: Context) -> None:
+    """For engines that have models of the zoo only."""
+    if context.is_chief and claims_equivalence(context.job):
+        for note in equivalence_warnings(context.job.model, zoo_differences(context.job.model)):
+            context.events.emit("warning", message=note)
+
+
+def connect_mpi(context: Context) -> MpiTransport:
+    """Join the job's MPI ranks; when a peer is lost, report it and end the process."""
+
+    def on_lost(message: str) -> None:
+        try:
+            context.events.emit("error", cause="peer", message=message, traceback=None)
+        finally:  # who reads it may be gone, too
+            os._exit(1)
+
+    return MpiTransport(Ranks.of(context.world), context.job.start_timeout, on_lost)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.catalog import registry
-from velodrome.clusters import environment_record, environments, preflight
+from velodrome.clusters import environments, preflight
 from velodrome.clusters.plan import make_plan
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job
@@ -56,7 +56,7 @@ def test_without_its_environment_the_command_that_makes_it_is_named(
 def test_every_version_of_its_environment_is_pinned() -> None:
     own = registry.engine("jax").own_environment
     assert own is not None
-    packages = dict(line.split("==") for line in environment_record.requirements(own))
+    packages = dict(line.split("==") for line in environments.pinned_packages(own))
     assert {"jax", "jaxlib", "optax", "numpy", "safetensors"} <= packages.keys()
     assert packages["jax"] == packages["jaxlib"]
 

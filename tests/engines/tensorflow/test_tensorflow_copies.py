@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from velodrome.data.arrays import ArrayPart, Arrays
+from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.job.job import Job
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -22,8 +22,8 @@ def copies_of_a_batch(array: Any) -> tuple[list[str], Any]:
     from velodrome.engines.tensorflow.array_inputs import ArrayInputs
     from velodrome.engines.tensorflow.examples import Source, gather
 
-    part = ArrayPart({"x": array}, {"y": np.arange(COUNT) % 2})
-    data = Arrays("some", part, part, part, classes=2, images=frozenset("x"))
+    part = ExamplePart({"x": array}, {"y": np.arange(COUNT) % 2})
+    data = ExampleSet("some", part, part, part, classes=2, images=frozenset("x"))
     inputs, source = ArrayInputs(Job(), data, tf.float32), Source(part)
 
     def batch(examples: Any, indices: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from driver import largest_difference, run
 from driver_process import read_data
 
-from velodrome.tasks.answers import decode
+from velodrome.tasks.correctness_bits import decode
 
 pytestmark = pytest.mark.integration
 
@@ -61,16 +61,16 @@ def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
 def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     """If this fails, TensorFlow has dropped what `worker_files.py` relies on: training works, but examples are sent."""
     pytest.importorskip("tensorflow")
-    from velodrome.data.splits import Part, Splits
+    from velodrome.data.examples import image_part, image_set
     from velodrome.engines.tensorflow import worker_files
     from velodrome.engines.tensorflow.examples import Source
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
-    part = Part(images, labels)
+    part = image_part(images, labels)
     assert worker_files.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
-    worker_files.publish(Splits(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
+    worker_files.publish(image_set(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_files.dataset("train", Source(part).arrays)))
+        found = next(iter(worker_files.dataset("train", Source(part, "images").arrays)))
         assert (np.asarray(found.inputs) == images).all()
         assert (np.asarray(found.targets) == labels).all()
     finally:
@@ -82,20 +82,20 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     from concurrent.futures import ThreadPoolExecutor
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
     from velodrome.engines.tensorflow import feeds
     from velodrome.engines.tensorflow.examples import Source
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
-    part = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
+    part = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
     schedule = by_data(50, 8, 3, 1, 1)
     partitions = [schedule.partition(rank) for rank in range(3)]
     seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.StreamedWindows(Source(part), partitions, thread)
+        streamed = feeds.StreamedWindows(Source(part, "images"), partitions, thread)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
@@ -151,19 +151,19 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     pytest.importorskip("tensorflow")
     from concurrent.futures import ThreadPoolExecutor
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
     from velodrome.engines.tensorflow import feeds
     from velodrome.engines.tensorflow.examples import Source
     from velodrome.tasks.schedule import by_data
 
     images = np.zeros((50, 10, 10, 1), np.uint8)
     np.save(tmp_path / "images.npy", images)
-    mapped = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
+    mapped = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.StreamedWindows(Source(mapped), partitions, thread)
-        source = Source(Part(images, np.arange(50)))
+        streamed = feeds.StreamedWindows(Source(mapped, "images"), partitions, thread)
+        source = Source(image_part(images, np.arange(50)), "images")
         held = feeds.HeldWindows(source, source.tensors(), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from driver import largest_difference
 
-from velodrome.tasks.answers import decode
+from velodrome.tasks.correctness_bits import decode
 
 STRATEGIES = ("mirrored", "multi-worker-mirrored", "central-storage", "allreduce")
 LIMITS = {"float64": 1e-9, "float32": 1e-5}

@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from velodrome.data.arrays import ArrayPart, Arrays  # noqa: E402
+from velodrome.data.examples import ExamplePart, ExampleSet  # noqa: E402
 from velodrome.data.pixels import transform_of_arrays  # noqa: E402
-from velodrome.engines.torch.array_feed import Columns, feed_of  # noqa: E402
+from velodrome.engines.torch.feed import Columns, feed_of  # noqa: E402
 
 pytestmark = pytest.mark.unit
 COUNT, SHAPE = 60, (8, 8, 3)
@@ -38,8 +38,8 @@ def copies_of_a_batch(array, tmp_path, *, mapped, images, channels_last):
     if mapped:
         np.save(tmp_path / "x.npy", array)
         array = np.load(tmp_path / "x.npy", mmap_mode="r")
-    part = ArrayPart({"x": array}, {"y": np.arange(COUNT) % 2})
-    data = Arrays("some", part, part, part, classes=2, images=frozenset(["x"] if images else []))
+    part = ExamplePart({"x": array}, {"y": np.arange(COUNT) % 2})
+    data = ExampleSet("some", part, part, part, classes=2, images=frozenset(["x"] if images else []))
     device = torch.device("cpu")
     columns = Columns(data, torch.float32, device, channels_last=channels_last,
                       pixels=transform_of_arrays("unit", data))  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from velodrome.engines.torch.ddp import DDP_FILE, PeerAwareDdp  # noqa: E402
+from velodrome.engines.torch.strategies.ddp import DDP_FILE, PeerAwareDdp  # noqa: E402
 from velodrome.errors import PeerLost  # noqa: E402
 
 

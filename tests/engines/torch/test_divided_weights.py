@@ -189,7 +189,7 @@ class Tied(torch.nn.Module):
 
 @pytest.mark.unit
 def test_layers_of_a_million_numbers_are_units_unless_their_weights_are_used_elsewhere():
-    from velodrome.engines.torch.sharding import covers_of, units_of
+    from velodrome.engines.torch.strategies.sharding import covers_of, units_of
 
     model = Tied()
     covers = covers_of(model, lambda copy: copy(torch.zeros(2, 3, dtype=torch.int64)))

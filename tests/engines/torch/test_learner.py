@@ -78,7 +78,7 @@ def test_batches_that_are_added_up_are_computed_apart_and_combined_once(data, tm
 
 
 def test_a_backward_pass_that_needs_other_processes_is_marked_in_every_batch_that_is_added_up(data, tmp_path) -> None:
-    from velodrome.engines.torch.divided import DividedLearner
+    from velodrome.engines.torch.strategies.sharding import DividedLearner
     from velodrome.engines.torch.tasks.base import task_class
 
     context = context_of(Job(model="dense-128", epochs=1, batch_size=10, accumulate=3), data, tmp_path)

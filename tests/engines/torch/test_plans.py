@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_stages_are_cut_where_the_slowest_is_fastest():
-    from velodrome.engines.torch.stages import cuts_of, groups_of, owners_of
+    from velodrome.engines.torch.strategies.pipeline_stages import cuts_of, groups_of, owners_of
 
     assert cuts_of([1, 1, 1, 3], 2) == [0, 3, 4]
     assert cuts_of([5, 1, 1, 1], 3) == [0, 1, 2, 4]
@@ -26,7 +26,7 @@ def test_stages_are_cut_where_the_slowest_is_fastest():
 def test_what_cannot_be_measured_is_cut_by_its_weights():
     from threading import Lock
 
-    from velodrome.engines.torch.stages import costs_of, seconds_of
+    from velodrome.engines.torch.strategies.pipeline_stages import costs_of, seconds_of
 
     first, second = [torch.nn.Flatten(), torch.nn.Linear(4, 8)], [torch.nn.Linear(8, 3), torch.nn.Tanh()]
     inputs = torch.rand(5, 2, 2)
@@ -36,7 +36,7 @@ def test_what_cannot_be_measured_is_cut_by_its_weights():
 
 
 def test_plans_follow_from_chains_of_dense_layers():
-    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.engines.torch.strategies.tensor import plan_of
     from velodrome.models import torch_zoo
 
     shape = (1, 28, 28)
@@ -59,8 +59,8 @@ def test_plans_follow_from_chains_of_dense_layers():
 
 
 def test_plans_and_stages_of_the_wrong_kind_are_refused():
-    from velodrome.engines.torch.stages import given_starts
-    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.engines.torch.strategies.pipeline_stages import given_starts
+    from velodrome.engines.torch.strategies.tensor import plan_of
     from velodrome.errors import UsersCodeFailed
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 8))
@@ -76,7 +76,7 @@ def test_plans_and_stages_of_the_wrong_kind_are_refused():
 def test_only_layers_of_which_all_is_known_are_planned():
     from torch.nn.utils.parametrizations import weight_norm
 
-    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.engines.torch.strategies.tensor import plan_of
 
     class Doubled(torch.nn.Linear):
         def forward(self, inputs):
@@ -105,7 +105,7 @@ def test_only_layers_of_which_all_is_known_are_planned():
 
 
 def test_an_embedding_is_planned_in_the_zoos_language_model_alone():
-    from velodrome.engines.torch.tensor import plan_of
+    from velodrome.engines.torch.strategies.tensor import plan_of
     from velodrome.models import torch_zoo
 
     class Tied(torch.nn.Module):
@@ -128,7 +128,7 @@ def test_chains_of_a_model_are_planned_where_their_calls_are_whole(monkeypatch):
     import torch_nets
 
     from velodrome.engines.torch.network import Network, loss_of_logits
-    from velodrome.engines.torch.tensor import plan_for
+    from velodrome.engines.torch.strategies.tensor import plan_for
 
     def plan(**arguments):
         model = torch_nets.nested((1, 4, 4), 3, **arguments)

@@ -18,7 +18,7 @@ from velodrome.engines.torch.optimizer import (  # noqa: E402
     clip,
     squared_norm,
 )
-from velodrome.engines.torch.reducers import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
+from velodrome.engines.torch.strategies.allreduce import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 
 STEPS = 3

@@ -19,8 +19,11 @@ from driver_process import read_data  # noqa: E402
 from thread_transport import Group, Threads  # noqa: E402
 
 from velodrome.catalog.world import World  # noqa: E402
-from velodrome.engines.torch.allreduce import AllReduceLearner  # noqa: E402
-from velodrome.engines.torch.reducers import FlatLayout, SharedMemoryReducer  # noqa: E402
+from velodrome.engines.torch.strategies.allreduce import (  # noqa: E402
+    AllReduceLearner,
+    FlatLayout,
+    SharedMemoryReducer,
+)
 from velodrome.engines.torch.tasks.base import task_class  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 from velodrome.job.resolve import resolve  # noqa: E402

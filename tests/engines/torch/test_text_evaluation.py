@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from velodrome.engines.torch.tasks.base import Replica  # noqa: E402
 from velodrome.engines.torch.tasks.language_model import LanguageModelTask  # noqa: E402
 from velodrome.models.torch_zoo import LanguageModel  # noqa: E402
-from velodrome.tasks.text_schedule import EVALUATION_ROWS  # noqa: E402
+from velodrome.tasks.schedule import EVALUATION_ROWS  # noqa: E402
 
 TEXT = np.random.default_rng(1).integers(0, 7, 500).astype(np.int32)
 

@@ -57,17 +57,17 @@ def test_data_on_disk_trains_like_data_in_memory(alone, on_disk, tmp_path, strat
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_windows_of_data_on_disk_hold_every_step_once(tmp_path, monkeypatch, channels_last):
+    from velodrome.data.examples import image_part
     from velodrome.data.pixels import PixelTransform
-    from velodrome.data.splits import Part
-    from velodrome.engines.torch import examples
+    from velodrome.engines.torch import feed
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 10, 9, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
-    part = Part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
-    monkeypatch.setattr(examples, "WINDOW_BYTES", 3 * 4 * 270)  # four steps, and a few bytes
+    part = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
+    monkeypatch.setattr(feed, "WINDOW_BYTES", 3 * 4 * 270)  # four steps, and a few bytes
     plain = PixelTransform("byte", (1.0,), (0.0,))
-    streamed = examples.StreamedExamples(part, plain, torch.float64, torch.device("cpu"), channels_last=channels_last)
+    streamed = feed.StreamedExamples(part, plain, torch.float64, torch.device("cpu"), channels_last=channels_last)
     for epoch in (1, 2):
         partition = by_data(50, 8, 3, 1, epoch).partition(2)
         labels = streamed.begin(partition.indices, partition.offsets)

@@ -47,7 +47,7 @@ def alone(data, tmp_path_factory):
 @pytest.mark.parametrize("form", ["unit", "byte", "standardize"])
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_batches_hold_the_same_numbers_from_memory_and_from_disk(data, on_disk, form, channels_last):
-    from velodrome.engines.torch.examples import InMemoryExamples, StreamedExamples, examples_of
+    from velodrome.engines.torch.feed import InMemoryExamples, StreamedExamples, examples_of
 
     order = np.random.default_rng(0).permutation(90)
     for place, kind in ((data, InMemoryExamples), (on_disk, StreamedExamples)):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from velodrome.engines.torch.waiting import (
+from velodrome.engines.torch.tuning import (
     CoreWatch,
     IdleThreads,
     openmp_library,
@@ -19,7 +19,7 @@ from velodrome.engines.torch.waiting import (
     sleeping_beside_other_programs,
 )
 from velodrome.machine import cores
-from velodrome.worker.cpu_time import CpuTime
+from velodrome.worker.sampler import CpuTime
 
 pytestmark = pytest.mark.unit
 

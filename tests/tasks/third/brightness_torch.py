@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from velodrome.engines.torch.examples import Examples, examples_of
-from velodrome.engines.torch.network import Network, dtype_of, seed_everything
+from velodrome.engines.torch.feed import Examples, dtype_of, examples_of
+from velodrome.engines.torch.network import Network, seed_everything
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Stepper, TorchTask
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices

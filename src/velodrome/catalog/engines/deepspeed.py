@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.base import Engine, Exchange, Implementation, Need, Strategy
 from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER
 from velodrome.catalog.engines.torch import ENGINE as TORCH
-from velodrome.catalog.traffic import Exchange
 
 _TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
 

@@ -15,22 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from velodrome.clusters import preflight
-from velodrome.clusters.emulated.ability import lacking
-from velodrome.clusters.emulated.gateway import check_storage, storage_of
-from velodrome.clusters.emulated.leftovers import clean
-from velodrome.clusters.emulated.limits import Limits
-from velodrome.clusters.emulated.measure import measure
-from velodrome.clusters.emulated.nodes import Network, missing_tools
-from velodrome.clusters.emulated.options import EmulatedOptions
+from velodrome.clusters.emulated import EmulatedOptions
+from velodrome.clusters.emulated.limits import Limits, clean
+from velodrome.clusters.emulated.measure import lacking, measure
+from velodrome.clusters.emulated.network import Network, missing_tools
+from velodrome.clusters.emulated.node import check_storage, storage_of
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Allocation, Diagnosis, Exit
-from velodrome.clusters.local.cold import ColdProcess, start_cold
-from velodrome.clusters.local.group import LocalGroup
-from velodrome.clusters.local.launcher import LocalLauncher
-from velodrome.clusters.local.ports import PORTS
-from velodrome.clusters.local.warm import Inside, WarmProcess, start_warm
-from velodrome.clusters.placement import place
-from velodrome.clusters.plan import Plan, Process
+from velodrome.clusters.local.launcher import PORTS, LocalGroup, LocalLauncher
+from velodrome.clusters.local.processes import ColdProcess, Inside, WarmProcess, start_cold, start_warm
+from velodrome.clusters.plan import Plan, Process, place
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.faults import ACTIONS, Fault, parse_fault
 from velodrome.job.job import Job

@@ -1,22 +1,231 @@
-"""The launcher of this machine. It starts processes cold, or warm if their engine was prepared."""
+"""The launcher of this machine, and the group of a run's processes on it.
+
+The group delivers their output, reports their ends, reads the stacks of those that stall, and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
+import os
+import random
+import re
 import secrets
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Protocol
+
+import psutil
 
 from velodrome.catalog.registry import engine_of, engine_with_key
+from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters import preflight
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation
-from velodrome.clusters.local.cold import start_cold
-from velodrome.clusters.local.group import LocalGroup, LocalProcess
-from velodrome.clusters.local.ports import free_port
-from velodrome.clusters.local.warm import Template, TemplateKilled, start_warm
+from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
+from velodrome.clusters.local import cleaner
+from velodrome.clusters.local.processes import Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, Plan, Process
+from velodrome.errors import VelodromeError
+from velodrome.job.faults import Fault
 from velodrome.job.job import Job
+from velodrome.models.own import is_users
+
+#: Below the range from which systems choose ports for outgoing connections.
+PORTS = range(20000, 32000)
+
+
+def free_port(host: str = "") -> int:
+    """A port that no process of this machine listens on at this moment, on any of its addresses."""
+    for port in random.SystemRandom().sample(PORTS, 200):
+        with socket.socket() as trial:
+            try:
+                trial.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise VelodromeError(f"no free port between {PORTS.start} and {PORTS.stop}: other programs occupy them")
+
+
+#: Where the innermost Python frame of a process is that waits for others, under the frameworks that scripts use.
+_COLLECTIVES = (
+    "/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/autograd/graph.py", "/horovod/",
+    "/tensorflow/python/eager/execute.py", "/tensorflow/python/eager/context.py", "/mpi4py/",
+)
+
+
+def _py_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def stack_of(pid: int, limit: float = 10.0) -> str:
+    """What every Python thread of a process is doing, or why that is not known."""
+    program = _py_spy()
+    if program is None:
+        return "(no stack: py-spy is not installed)"
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],
+            capture_output=True, text=True, timeout=limit,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(no stack: {error})"
+    errors = done.stderr.strip().splitlines() or ["py-spy printed nothing"]
+    return done.stdout.strip() or f"(no stack: {errors[-1]})"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended (SIGSTOP): then it holds up the others, whatever their events look like."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
+
+
+def waits_for_others(stack: str) -> bool:
+    """Whether the main thread is in a call that ends when other processes make theirs: a collective, or a backward
+    pass, in which DistributedDataParallel sums gradients."""
+    main = next((part for part in stack.split("\nThread ") if '"MainThread"' in part.partition("\n")[0]), "")
+    innermost = main.partition("\n")[2].partition("\n")[0]
+    return any(place in innermost for place in _COLLECTIVES)
+
+
+def shows_users_code(stack: str) -> bool:
+    """Whether any thread is in a line of the user's own files."""
+    files = re.findall(r"^\s+.* \((/.*\.py):\d+\)$", stack, re.MULTILINE)
+    return any(is_users(file) for file in files)
+
+
+def most_relevant_thread(stack: str) -> str:
+    """The thread that matters most to a reader: one in the user's code, or the main one."""
+    threads = ["Thread " + part.rstrip() for part in stack.split("\nThread ")[1:]]
+    main = [thread for thread in threads if '"MainThread"' in thread.splitlines()[0]]
+    return next(iter([*filter(shows_users_code, threads), *main, *threads, stack]))
+
+
+#: How long processes that were killed may take to disappear.
+KILL_SECONDS = 5.0
+
+
+class LocalProcess(Protocol):
+    """A process of this machine, started cold or warm."""
+
+    @property
+    def process(self) -> Process: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def output(self) -> IO[bytes]: ...
+
+    def returncode(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+
+    def kill(self) -> None:
+        """End it and its process group at once."""
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
+
+
+@dataclass
+class _Member:
+    started: LocalProcess
+    #: The beginning of a line whose end was not read yet.
+    rest: bytes = b""
+    exit: Exit | None = None
+
+
+@dataclass
+class LocalGroup:
+    """All processes of a plan on this machine; a guardian ends them if the controller is killed."""
+
+    token: str
+    _members: dict[Process, _Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._guardian = cleaner.start_guardian(self.token, pattern_of_run(self.token))
+        self._selector = selectors.DefaultSelector()
+
+    def add(self, started: LocalProcess) -> None:
+        """Take over a process that was started."""
+        member = self._members[started.process] = _Member(started)
+        os.set_blocking(started.output.fileno(), False)
+        self._selector.register(started.output, selectors.EVENT_READ, member)
+
+    def wait(self, seconds: float, deliver: Deliver) -> None:
+        for key, _ in self._selector.select(timeout=seconds):
+            self._read(key.data, deliver)
+        for member in self._members.values():
+            if member.exit is None and (code := member.started.returncode()) is not None:
+                # All of its output is delivered before anybody judges how it ended.
+                while self._read(member, deliver):
+                    pass
+                if member.rest:
+                    deliver(member.started.process, member.rest.decode(errors="replace"))
+                    member.rest = b""
+                member.exit = Exit.from_returncode(code)
+
+    def _read(self, member: _Member, deliver: Deliver) -> bool:
+        """Deliver what a process wrote; whether there may be more."""
+        output = member.started.output
+        try:
+            data = os.read(output.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            with suppress(KeyError):
+                self._selector.unregister(output)
+            member.started.wait(0.5)
+            return False
+        *lines, member.rest = (member.rest + data).split(b"\n")
+        for line in lines:
+            deliver(member.started.process, line.decode(errors="replace"))
+        return True
+
+    def exit_of(self, process: Process) -> Exit | None:
+        return self._members[process].exit
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        pid = self._members[process].started.pid
+        if brief:
+            return Diagnosis(stopped=is_stopped(pid))
+        stack = stack_of(pid)
+        return Diagnosis(stack, most_relevant_thread(stack), is_stopped(pid), shows_users_code(stack),
+                         waits=waits_for_others(stack))
+
+    def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        """Kill or suspend processes, as a fault asks for."""
+        self._signal(processes, signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+
+    def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        self._signal(processes, signal.SIGCONT)
+
+    def _signal(self, processes: Sequence[Process], number: signal.Signals) -> None:
+        for process in processes:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._members[process].started.pid, number)
+
+    def collect(self, given_up: Callable[[], bool]) -> None:
+        """Nothing to do: processes of this machine work in the run's folder itself."""
+
+    def stop(self) -> None:
+        started = [member.started for member in self._members.values()]
+        for one in started:
+            one.kill()
+        for one in started:
+            one.wait(KILL_SECONDS)
+            one.output.close()
+        self._selector.close()
+        cleaner.end_marked(self.token)
+        cleaner.dismiss(self._guardian)
 
 
 @dataclass

@@ -13,13 +13,11 @@ from typing import Any
 
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Allocation, Launcher
-from velodrome.clusters.placement import place
-from velodrome.clusters.plan import Plan, Process
+from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.ray import RayOptions
 from velodrome.clusters.ray.client import RayChannel, RayDriver
-from velodrome.clusters.ray.options import RayOptions
-from velodrome.clusters.remote import bootstrap
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import HostError, Link
+from velodrome.clusters.remote.link import HostError, Link, agent_command
 from velodrome.errors import Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -166,7 +164,7 @@ class RayLauncher(RemoteLauncher):
 
     def _open(self, host: str, number: int, session: str) -> RayChannel:
         options = self.options
-        words = bootstrap.command("", session, options.silence, options.root)[1:]
+        words = agent_command("", session, options.silence, options.root)[1:]
         limit = options.start_timeout or (_ENVIRONMENT_SECONDS if options.runtime_env else _START_SECONDS)
         return self._connected().open(_place(host, number), words, options.runtime_env, limit)
 

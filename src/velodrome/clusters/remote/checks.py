@@ -1,17 +1,31 @@
-"""What must be true of hosts before a job starts on them: cheap checks, which every job runs, and thorough ones."""
+"""What must be true of hosts before a job starts on them: cheap checks, which every job runs, and those of
+`velodrome doctor`: names, ports, the network between hosts, code and data.
+
+Every check of `velodrome doctor` ends within its limit, and all hosts are asked at the same time.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
-from velodrome.clusters.findings import Finding
-from velodrome.clusters.remote.interpreters import Interpreter
-from velodrome.clusters.remote.link import HostError, Link
+from velodrome.clusters.environments.hosts import Interpreter
+from velodrome.clusters.launcher import Finding
+from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.remote.code import modules_of
+from velodrome.clusters.remote.group import HostRun
+from velodrome.clusters.remote.link import HostError, HostLost, Link
+from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
 from velodrome.errors import headline
 from velodrome.job.job import Job
 from velodrome.printable import bytes_text
@@ -134,3 +148,206 @@ def _versions(probe: Mapping[str, Any]) -> dict[str, str]:
     ours = [table.pop(name) for name in _OURS if name in table]
     minor = ".".join(str(probe["python"]).split(".")[:2])
     return {"Python": minor, **({"velodrome": ours[0]} if ours else {}), **table}
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address leads every host to itself."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return address == "localhost"
+
+
+def several(links: Sequence[Link]) -> bool:
+    """Whether these hosts are more than one machine."""
+    return len({link.facts["host"] for link in links}) > 1
+
+
+def loopback(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
+    """Hosts whose peers would look for them on themselves."""
+    return [
+        Finding("error", "names", link.host, f"its address {addresses[link.host]!r} leads every other host to itself",
+                f"name it as the others reach it, or set addresses: {{{link.host}: ADDRESS}} in clusters.yaml")
+        for link in links if several(links) and is_loopback(addresses[link.host])
+    ]
+
+
+#: A job uses a few ports on each host.
+_PORTS_NEEDED = 8
+_CONNECT_SECONDS = 5.0
+_IMPORT_SECONDS = 120.0
+_MEASURE_SECONDS = 1.0
+#: A check that takes longer than this on a host is reported as such.
+_CHECK_SECONDS = 300.0
+#: What a group of checks may take beyond that: the checks of hosts have ended by themselves then.
+_GROUP_SECONDS = 30.0
+#: Preparing the data of a job may take longer than a person waits for an examination.
+_DATA_SECONDS = 240.0
+_WRITABLE = "let root in clusters.yaml be a folder there that can be written to"
+_DATA = "give it a mirror, or the data at the same path"
+_UP = "see whether it is up, and not overloaded"
+
+Check = Callable[[], list[Finding]]
+
+
+def examine(
+    groups: Mapping[str, Check], measure: Callable[[], list[dict[str, Any]]] | None,
+    limit: float = _CHECK_SECONDS + _GROUP_SECONDS,
+) -> tuple[list[Finding], list[dict[str, Any]]]:
+    """All findings of checks that run at the same time; measurements come last, when nothing else uses the network."""
+    futures = _started(groups)
+    deadline = time.monotonic() + limit
+    found: list[Finding] = []
+    for name, future in futures.items():
+        try:
+            found += future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            found.append(Finding("error", name, None, f"the check of {name} did not end within {limit:g} s", _UP))
+        except HostError as error:
+            check = "reachable" if isinstance(error, HostLost) else name
+            found.append(Finding("error", check, None, f"host {error}", _UP))
+    return found, measure() if measure is not None else []
+
+
+def everywhere(
+    links: Sequence[Link], name: str, check: Callable[[Link], list[Finding]], limit: float = _CHECK_SECONDS
+) -> list[Finding]:
+    """The findings of a check on all hosts, asked at the same time; hosts on which it does not end are among them."""
+    futures = _started({link.host: partial(check, link) for link in links})
+    wait(futures.values(), limit)
+    found: list[Finding] = []
+    for host, future in futures.items():
+        if not future.done():
+            found.append(Finding("error", name, host, f"its check of {name} did not end within {limit:g} s", _UP))
+            continue
+        try:
+            found += future.result()
+        except HostError as error:
+            kind = "reachable" if isinstance(error, HostLost) else name
+            found.append(Finding.from_sentence(kind, host, str(error), _UP))
+    return found
+
+
+def _started(work: Mapping[str, Check]) -> dict[str, Future[list[Finding]]]:
+    """Checks in a thread each, by name. One that hangs ends with the links that it waits for."""
+    pool = ThreadPoolExecutor(max(1, len(work)))
+    futures = {name: pool.submit(check) for name, check in work.items()}
+    pool.shutdown(wait=False)
+    return futures
+
+
+def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
+    """Addresses that do not resolve on a peer, or lead it to itself."""
+    machines = several(links)
+
+    def on(link: Link) -> list[Finding]:
+        asked = [address for host, address in addresses.items() if host != link.host]
+        answer, _ = link.ask("resolve", names=asked)
+        found = []
+        for host, address in addresses.items():
+            resolved = answer["addresses"].get(address)
+            if host == link.host or resolved is None:
+                continue
+            if not resolved:
+                found.append(Finding("error", "names", link.host, f"it cannot resolve {address!r}, the address of "
+                                     f"{host!r}", f"add it to its /etc/hosts, or set addresses: {{{host}: ADDRESS}}"))
+            elif machines and any(is_loopback(one) for one in resolved):
+                found.append(Finding("error", "names", link.host, f"{address!r}, the address of {host!r}, resolves "
+                                     f"there to {resolved[0]}, which is the host itself", "correct its /etc/hosts, or "
+                                     f"set addresses: {{{host}: ADDRESS}} in clusters.yaml"))
+        return found
+
+    return everywhere(links, "names", on)
+
+
+def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
+    """Hosts without free ports, and pairs of hosts that cannot connect to each other."""
+    found: list[Finding] = []
+    listening: dict[str, int] = {}
+    key = secrets.token_hex(16)
+
+    def free(link: Link) -> list[Finding]:
+        answer, _ = link.ask("ports", ports=list(PORTS), count=_PORTS_NEEDED)
+        if len(answer["ports"]) < _PORTS_NEEDED:
+            return [Finding("error", "ports", link.host, f"only {len(answer['ports'])} ports between {PORTS.start} and "
+                            f"{PORTS.stop} are free", "end the programs that listen there")]
+        asked = {"port": answer["ports"][0], "address": addresses[link.host], "key": key}
+        listening[link.host] = link.ask("listen", **asked)[0]["port"]
+        return []
+
+    found += everywhere(links, "ports", free)
+
+    def reach(link: Link) -> list[Finding]:
+        wrong = []
+        for host, port in listening.items():
+            if host == link.host:
+                continue
+            try:
+                link.ask("connect", address=addresses[host], port=port, key=key, limit=_CONNECT_SECONDS)
+            except HostLost:
+                raise
+            except HostError as error:
+                reason = str(error).partition(": ")[2]
+                wrong.append(Finding("error", "network", link.host, f"it cannot connect to {host!r} at "
+                                     f"{addresses[host]}:{port}: {reason}", f"open ports {PORTS.start} to {PORTS.stop} "
+                                     "between the hosts in the firewall, or correct the route"))
+        return wrong
+
+    return found + everywhere(links, "network", reach)
+
+
+def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Round-trip time and bandwidth from each host to each other, one pair after the other."""
+    found = []
+    for source in links:
+        for target in links:
+            if source is target:
+                continue
+            row: dict[str, Any] = {"from": source.host, "to": target.host, "round_trip": None, "bandwidth": None}
+            with suppress(HostError):
+                address, key = addresses[target.host], secrets.token_hex(16)
+                port = target.ask("listen", address=address, key=key)[0]["port"]
+                answer, _ = source.ask(
+                    "connect", address=address, port=port, key=key, limit=_CONNECT_SECONDS, trips=20,
+                    measure=_MEASURE_SECONDS,
+                )
+                row |= {"round_trip": answer["round_trip"], "bandwidth": answer["bandwidth"]}
+            found.append(row)
+    return found
+
+
+def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
+    """Hosts that cannot take the user's code, read the job's data, or import the user's modules."""
+    seconds = min(request.options.data_timeout, _DATA_SECONDS)
+    request = replace(request, options=request.options.model_copy(update={"data_timeout": seconds}))
+
+    def on(link: Link) -> list[Finding]:
+        check, fix = "code", _WRITABLE
+        run: HostRun | None = None
+        found = []
+        try:
+            code = send_code(link, request.code)
+            check = "disk"
+            run = HostRun(link, send_run(link, request), code, request.pythons[link.host])
+            check, fix = "data", _DATA
+            prepare_data(run, request)
+            check = "code"
+            for module in modules_of(request.plan.job):
+                answer, _ = link.run(
+                    [run.python, "-c", f"import importlib; importlib.import_module({module!r})"],
+                    limit=_IMPORT_SECONDS, cwd=run.code or run.folder, environment=host_environment(run, request),
+                )
+                if answer["code"] != 0:
+                    reason = headline(answer["errors"].strip().rpartition("\n")[2])
+                    found.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {reason}",
+                                         "install what is missing there, or set code to the folder of your code"))
+        except HostLost:
+            raise
+        except HostError as error:
+            found.append(Finding.from_sentence(check, link.host, str(error), fix))
+        finally:
+            if run is not None:
+                with suppress(HostError):  # what is left of it goes with the session
+                    release(run, request)
+        return found
+
+    return everywhere(links, "job", on)

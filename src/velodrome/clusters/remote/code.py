@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from velodrome.catalog.models import is_own
-from velodrome.clusters.remote.options import MEBIBYTE
+from velodrome.clusters.remote import MEBIBYTE
 from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest
 from velodrome.files import read_bytes

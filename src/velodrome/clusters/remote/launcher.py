@@ -15,19 +15,17 @@ from typing import Any
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
-from velodrome.clusters.findings import Finding, refuse
+from velodrome.clusters.environments import hosts as host_environments
+from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Launcher, Notice
-from velodrome.clusters.local.ports import PORTS
-from velodrome.clusters.placement import place
-from velodrome.clusters.plan import Plan, Process
-from velodrome.clusters.remote import bootstrap, checks, environment, interpreters, starting, thorough
-from velodrome.clusters.remote.addresses import loopback
+from velodrome.clusters.launcher import Allocation, Finding, Launcher, Notice, refuse
+from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.remote import RemoteOptions, checks, starting
+from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import RemoteGroup, in_parallel
-from velodrome.clusters.remote.interpreters import Interpreter
-from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link
-from velodrome.clusters.remote.options import RemoteOptions
+from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -53,7 +51,7 @@ class RemoteLauncher(ABC):
 
     @abstractmethod
     def open_channel(self, host: str, session: str) -> Channel:
-        """Start an agent on a host (`bootstrap.command`), whose session has that name; the stream to it."""
+        """Start an agent on a host (`link.agent_command`), whose session has that name; the stream to it."""
 
     @property
     def ready_seconds(self) -> float:
@@ -62,7 +60,7 @@ class RemoteLauncher(ABC):
 
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
-        link = Link(host, channel, self.options.silence, bootstrap.source())
+        link = Link(host, channel, self.options.silence, agent_source())
         try:
             link.wait_until_ready(self.ready_seconds)
             link.read_clock()
@@ -86,7 +84,7 @@ class RemoteLauncher(ABC):
         if chosen := options.interpreters.get(engine.key):
             return Interpreter(_at_home(chosen, link))
         folder = options.environment.get(environments.FOLDER) or str(link.facts["environments"])
-        if own := interpreters.own(link, engine, _at_home(folder, link)):
+        if own := host_environments.own_interpreter(link, engine, _at_home(folder, link)):
             return own
         return Interpreter(_at_home(options.python, link) if options.python else str(link.facts["interpreter"]))
 
@@ -186,19 +184,19 @@ class RemoteLauncher(ABC):
         def code_and_data() -> list[Finding]:
             pythons = self.pythons(links, engine_of(job))
             plan, folder = Plan("doctor", job, ()), Path(self.options.shared_dir or ".")
-            return thorough.code_and_data(
+            return checks.code_and_data(
                 links, starting.Request(plan, folder, secrets.token_hex(12), code, self.options, pythons, False)
             )
 
-        groups, pairs = thorough.examine(
+        groups, pairs = checks.examine(
             {
                 "versions": lambda: checks.cheap(links, job, self.interpreter, placed, each),
-                "names": lambda: thorough.names(links, addresses),
-                "network": lambda: thorough.ports(links, addresses),
+                "names": lambda: checks.names(links, addresses),
+                "network": lambda: checks.ports(links, addresses),
                 "job": code_and_data,
-                "environment": lambda: thorough.everywhere(links, "versions", environment.verify),
+                "environment": lambda: checks.everywhere(links, "versions", host_environments.verify),
             },
-            (lambda: thorough.measure(links, addresses)) if measure else None,
+            (lambda: checks.measure(links, addresses)) if measure else None,
         )
         return found + groups, pairs
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters.plan import Plan, arguments, environment
+from velodrome.clusters.remote import RemoteOptions
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.group import HostRun, RemoteGroup
 from velodrome.clusters.remote.link import HostError, Link
-from velodrome.clusters.remote.options import RemoteOptions
 from velodrome.errors import headline
 from velodrome.variables import INSTEAD, JOB, MEASURE, TOKEN
 

@@ -1,4 +1,6 @@
-"""The launcher of Slurm clusters: one `sbatch` for each job, whose nodes are served through the shared folder."""
+"""The launcher of Slurm clusters: one `sbatch` for each job, whose nodes are served through the shared folder; and the
+group of a run's processes in such a job.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +10,96 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import preflight
-from velodrome.clusters.findings import Finding, refuse
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Launcher, Notice
-from velodrome.clusters.placement import place
-from velodrome.clusters.plan import Plan
+from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit, Finding, Launcher, Notice, refuse
+from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import checks, starting
 from velodrome.clusters.remote.code import code_of
-from velodrome.clusters.remote.group import HostRun, in_parallel
+from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import Channel, HostError, Link
-from velodrome.clusters.slurm import commands
-from velodrome.clusters.slurm.allocation import SlurmJob, StillQueued, submit
-from velodrome.clusters.slurm.group import SlurmGroup
-from velodrome.clusters.slurm.mail import FileChannel
-from velodrome.clusters.slurm.options import SlurmOptions
-from velodrome.clusters.slurm.record import HostRecord, read_record
-from velodrome.clusters.slurm.script import Step, nodes_of, sbatch_options, steps_of
+from velodrome.clusters.slurm import SlurmOptions, commands
+from velodrome.clusters.slurm.commands import Step, nodes_of, sbatch_options, steps_of
+from velodrome.clusters.slurm.job import FileChannel, HostRecord, SlurmJob, StillQueued, read_record, submit
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
+
+#: How old what Slurm said about its nodes may be.
+_FRESH_SECONDS = 5.0
+#: How long ends of processes are kept back while Slurm ends the job and has not said why.
+_UNEXPLAINED_SECONDS = 30.0
+
+
+@dataclass
+class SlurmGroup(RemoteGroup):
+    """A group whose hosts may be taken away: then the run is interrupted, and has not failed."""
+
+    job: SlurmJob | None = None
+    _silent: set[str] = field(default_factory=set)
+    _asked: float = float("-inf")
+    #: Since when Slurm has been ending the job for a reason that is not known yet.
+    _ending_since: float | None = None
+    _explained: bool = False
+
+    def wait(self, seconds: float, deliver: Deliver) -> None:
+        before = set(self._exits)
+        super().wait(seconds, deliver)
+        if self.job is None or self._explained:
+            return
+        if (silent := self.job.unanswered) is not None:
+            for process in self._exits.keys() - before:
+                if (end := self._exits[process]).is_lost:
+                    self._exits[process] = replace(end, cause=f"{end.cause}, and {silent}")
+        # Processes end before Slurm reports why: it ends those of all nodes when one of them fails.
+        new = any(not self._exits[process].is_success for process in self._exits if process not in before)
+        self.job.raise_if_interrupted(now=new or self._ending_since is not None)
+        if new and self._ending_since is None and self.job.state.is_ending:
+            self._ending_since = time.monotonic()
+        if self._ending_since is not None:
+            waited = time.monotonic() - self._ending_since
+            self._explained = self._blame() or self.job.state.is_over or waited > _UNEXPLAINED_SECONDS
+
+    def exit_of(self, process: Process) -> Exit | None:
+        unexplained = self._ending_since is not None and not self._explained
+        return None if unexplained else super().exit_of(process)
+
+    def _blame(self) -> bool:
+        """Let processes of failed nodes, if there are some, be the first that ended: the others are a consequence."""
+        assert self.job is not None
+        silent = commands.silent_nodes(self.job.nodes)
+        causes = [process for process in self._names.values() if process.host in silent]
+        if causes:
+            self._exits.clear()
+        for process in causes:
+            why = f"was lost: node {process.host!r} failed (NODE_FAIL): its slurmd or its network is down"
+            self._exits[process] = Exit(None, None, why)
+        return bool(causes)
+
+    def _silent_nodes(self) -> set[str]:
+        """The nodes of the job that do not answer Slurm."""
+        if self.job is not None and time.monotonic() - self._asked > _FRESH_SECONDS:
+            self._silent, self._asked = commands.silent_nodes(self.job.nodes), time.monotonic()
+        return self._silent
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        found = super().diagnose(process, brief=brief)
+        return found if found.cut_off else replace(found, cut_off=process.host in self._silent_nodes())
+
+    def stop(self) -> None:
+        try:
+            if self.job is None or not self.job.state.is_over:
+                super().stop()
+        finally:
+            if self.job is not None:
+                self.job.release()
+
 
 _READY_SECONDS = 120.0
 #: The job in which nodes are examined: its time limit, and how long it may wait in the queue.

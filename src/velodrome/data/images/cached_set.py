@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, summaries
-from velodrome.data.base import BadData, Checked, Description, Progress, held_out
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
+from velodrome.data import cache
+from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
 
@@ -21,13 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Part, Splits
-
-TRAIN, VALIDATION, TEST = 0, 1, 2
-#: The share that is drawn for a test set where the data has none.
-TEST_SHARE = 0.2
-_TEST_DRAW, _VALIDATION_DRAW = 1, 2
-
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 @dataclass(frozen=True)
 class Counted:
@@ -67,7 +60,7 @@ class CachedImageSet(ABC):
         """What a quick look shows before anything is decoded."""
 
     def describe(self, validation: float) -> Description:
-        kept = decoded.find(self.source, self.key())
+        kept = cache.find(self.source, self.key())
         counted = self.count() if kept is None else _counted(kept.about)
         train, validated, test = self.sizes(counted.parts, validation)
         return Description(
@@ -84,22 +77,22 @@ class CachedImageSet(ABC):
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
 
-    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
-        kept = decoded.keep(self.source, self.key(), lambda folder: self.make(folder, progress))
+    def _decoded(self, progress: Progress | None) -> cache.Decoded:
+        kept = cache.keep(self.source, self.key(), lambda folder: self.make(folder, progress))
         if self.bad_data == "fail":
             refuse(self.name, _faults(kept.about))
         return kept
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         return self._splits(seed, validation, _part)
 
-    def load_mapped(self, seed: int, validation: float) -> Splits:
+    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
         """As `load`, for a single pass over every part: images that are not contiguous are copied slice by slice."""
         return self._splits(seed, validation, _mapped_part)
 
-    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
-        from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Splits
+    def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
+        from velodrome.data.examples import image_set
+        from velodrome.data.split_warnings import with_split_warnings
 
         kept = self._decoded(None)
         names = ("images", "labels", "parts", "rows", "fingerprints")
@@ -107,11 +100,11 @@ class CachedImageSet(ABC):
         division = self.divide(labels, parts, seed, validation)
         train, validated, test = (part(images, labels, rows, chosen) for chosen in division)
         class_names = tuple(kept.about["class_names"])
-        splits = Splits(
+        splits = image_set(
             self.name, train, validated, test, classes=len(class_names), scale=1 / 255, class_names=class_names,
-            notes=(*_notes(kept.about), *self.remarks(parts, validation)),
+            notes=(*_notes(kept.about), *self.division_notes(parts, validation)),
         )
-        return with_remarks(splits, [prints[chosen] for chosen in division])
+        return with_split_warnings(splits, [prints[chosen] for chosen in division])
 
     def divide(
         self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
@@ -119,79 +112,34 @@ class CachedImageSet(ABC):
         """Places of the training, validation and test examples."""
         return divide(labels, parts, seed, validation)
 
-    def remarks(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         """What a reader of a run should know of the division."""
         if (parts == VALIDATION).any() and validation != DEFAULT_VALIDATION:
             return (f"--validation {validation:g} is not used: {self.name!r} has a validation set of its own",)
         return ()
 
     def is_here(self) -> bool:
-        return decoded.find(self.source, self.key()) is not None
+        return cache.find(self.source, self.key()) is not None
 
     def verify(self) -> Sequence[Checked]:
-        return decoded.verify(self.source)
+        return cache.verify(self.source)
 
     def forget(self) -> None:
-        decoded.forget(self.source)
-
-
-#: The job's default; another share that cannot be used is mentioned in the notes.
-DEFAULT_VALIDATION = 0.1
-
-
-def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
-    """How many examples training, validation and test have after `divide`, given those of each part."""
-    train, validated, test = parts
-    if not test:
-        test = _drawn_for_test(train)
-        train -= test
-    if not validated:
-        validated = held_out(train, validation)
-        train -= validated
-    return train, validated, test
-
-
-def divide(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Parts as they were given; missing test and validation sets are drawn from training, stratified and seeded."""
-    import numpy as np
-
-    from velodrome.data.partition import stratified
-
-    def draw(places: NDArray[np.int64], count: int, purpose: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        marked = stratified(labels[places], count, seed, purpose)
-        return places[~marked], places[marked]
-
-    train, validated, test = (np.flatnonzero(parts == part) for part in (TRAIN, VALIDATION, TEST))
-    if not len(test):
-        train, test = draw(train, _drawn_for_test(len(train)), _TEST_DRAW)
-    if not len(validated):
-        train, validated = draw(train, held_out(len(train), validation), _VALIDATION_DRAW)
-    return train, validated, test
-
-
-def _drawn_for_test(train: int) -> int:
-    if train < 2:
-        raise BadRequest(
-            f"there are {train} examples to train on and no test set: a fifth of them, at least one, is drawn for it, "
-            "which leaves none; add examples, or give a test set of your own"
-        )
-    return held_out(train, TEST_SHARE)
+        cache.forget(self.source)
 
 
 def _part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> Part:
+) -> ExamplePart:
     import numpy as np
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
 
     where = rows[chosen]
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
     taken = images[where[0] : where[-1] + 1] if together else images[where]
-    return Part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
+    return image_part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -206,6 +154,10 @@ class ChosenRows:
         return (len(self.rows), *self.images.shape[1:])
 
     @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        return self.images.dtype
+
+    @property
     def nbytes(self) -> int:
         return math.prod(self.shape)
 
@@ -215,13 +167,13 @@ class ChosenRows:
 
 def _mapped_part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> Part:
+) -> ExamplePart:
     import numpy as np
 
-    from velodrome.data.splits import Part
+    from velodrome.data.examples import image_part
 
     some = ChosenRows(images, rows[chosen])
-    return Part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
+    return image_part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
 
 def check_room(name: str, count: int, shape: tuple[int, int, int], way_out: str = "free some space") -> None:
@@ -241,24 +193,6 @@ def check_bytes(name: str, needed: int, what: str, way_out: str = "free some spa
         )
 
 
-def large_enough(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
-    *, noun: str = "images",
-) -> NDArray[np.bool_]:
-    """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
-    faults."""
-    import numpy as np
-
-    sizes = np.bincount(labels[parts == TRAIN], minlength=len(class_names))
-    fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
-    for place in np.flatnonzero(sizes < fewest).tolist():
-        if sizes[place]:
-            faults.add(f"classes with fewer than {fewest} training {noun}", class_names[place], f"{sizes[place]}")
-        else:
-            faults.add(f"classes without training {noun}", class_names[place])
-    return np.asarray(sizes >= fewest)
-
-
 def write_arrays(
     folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
     rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
@@ -270,7 +204,7 @@ def write_arrays(
     """
     import numpy as np
 
-    from velodrome.data.remarks import fingerprints_of_file
+    from velodrome.data.split_warnings import fingerprints_of_file
 
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from velodrome import files
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -21,22 +21,22 @@ _MARGIN, _GAP, _WIDEST_NAME, _TITLE, _LINE = 16, 4, 240, 30, 17
 _PAPER, _INK, _GREY = (255, 255, 255), (26, 32, 44), (107, 114, 128)
 
 
-def class_counts(splits: Splits) -> list[dict[str, object]]:
+def class_counts(splits: ExampleSet) -> list[dict[str, object]]:
     """Of every class its name and how many examples each part has."""
-    names = splits.class_names or tuple(str(place) for place in range(splits.classes))
+    names = splits.class_names or tuple(str(place) for place in range(splits.class_count))
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
-    counts = {part: np.bincount(whole.labels, minlength=splits.classes) for part, whole in parts.items()}
+    counts = {part: np.bincount(whole.labels, minlength=splits.class_count) for part, whole in parts.items()}
     return [
         {"class": name, **{part: int(counted[place]) for part, counted in counts.items()}}
         for place, name in enumerate(names)
     ]
 
 
-def draw(splits: Splits, columns: int = 12) -> Image.Image:
+def draw(splits: ExampleSet, columns: int = 12) -> Image.Image:
     """The sheet, with training examples evenly spread over each class."""
-    sizes = np.bincount(splits.train.labels, minlength=splits.classes)
+    sizes = np.bincount(splits.train.labels, minlength=splits.class_count)
     drawn = np.sort(np.argsort(-sizes, kind="stable")[:MOST_CLASSES])
-    names = splits.class_names or tuple(str(place) for place in range(splits.classes))
+    names = splits.class_names or tuple(str(place) for place in range(splits.class_count))
     height, width = _tile(splits.input_shape)
     pen = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     labels = [_cut(pen, shown(names[place]), _font(14), _WIDEST_NAME) for place in drawn]
@@ -45,8 +45,8 @@ def draw(splits: Splits, columns: int = 12) -> Image.Image:
     down = 2 * _MARGIN + _TITLE + len(drawn) * (height + _GAP) - _GAP
     sheet = Image.new("RGB", (across, down), _PAPER)
     pen = ImageDraw.Draw(sheet)
-    few = "" if len(drawn) == splits.classes else f", the {len(drawn)} largest"
-    title = f"{shown(splits.name)}: {len(splits.train):,} to train on, {splits.classes} classes{few}"
+    few = "" if len(drawn) == splits.class_count else f", the {len(drawn)} largest"
+    title = f"{shown(splits.name)}: {len(splits.train):,} to train on, {splits.class_count} classes{few}"
     pen.text((_MARGIN, _MARGIN - 4), _cut(pen, title, _font(16), across - 2 * _MARGIN), fill=_INK, font=_font(16))
     for row, place in enumerate(drawn):
         top = _MARGIN + _TITLE + row * (height + _GAP)

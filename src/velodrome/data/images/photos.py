@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.bad_data import Fault, Faults
-from velodrome.data.base import Progress
-from velodrome.data.cache import decoded
-from velodrome.data.images.cached_set import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    CachedImageSet,
-    Counted,
-    check_room,
-    write_arrays,
-)
+from velodrome.data import cache
+from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room, write_arrays
+from velodrome.data.split import TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
@@ -64,7 +56,7 @@ class PhotoSet(CachedImageSet):
         return self._key(self.lister())
 
     def _key(self, listing: Listing) -> str:
-        return decoded.key_of(
+        return cache.key_of(
             (self.size, self.channels, self.options, tuple(listing.class_names), tuple(listing.labels),
              tuple(listing.parts), listing.faults, listing.empty),
             ((file.name, file.bytes, file.stamp) for file in listing.files),
@@ -116,7 +108,7 @@ class PhotoSet(CachedImageSet):
         check_room(self.name, len(usable), shape,
                    "choose a smaller size, for example ?size=64x64 after the name" if smaller else "free some space")
         files = [listing.files[place] for place in usable]
-        images = decoded.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
+        images = cache.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
         failed = decode_all(listing.tree, files, images, decoding)
         images.flush()
         for row, reason in failed.items():

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayPart, Arrays
-from velodrome.data.bad_data import Faults
-from velodrome.data.images.array_windows import RowArray
-from velodrome.data.images.arrays import class_names, labels_of
-from velodrome.data.images.cached_set import divide, large_enough
-from velodrome.data.own.given import GivenPart
-from velodrome.data.remarks import Fingerprints, row_fingerprints, with_row_remarks
+from velodrome.data.base import Faults
+from velodrome.data.examples import ExamplePart, ExampleSet
+from velodrome.data.images.arrays import RowArray, class_names, labels_of
+from velodrome.data.own.array_args import ArgumentPart
+from velodrome.data.split import divide, large_enough
+from velodrome.data.split_warnings import Fingerprints, row_fingerprints, with_row_warnings
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
@@ -55,7 +54,7 @@ def stored_dtype(array: RowArray) -> np.dtype[Any]:
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
-def read(name: str, parts: Sequence[GivenPart], allocate: Allocate, faults: Faults) -> ArrayExamples:
+def read(name: str, parts: Sequence[ArgumentPart], allocate: Allocate, faults: Faults) -> ArrayExamples:
     """Convert all arrays, and find the examples that can be used."""
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
@@ -79,7 +78,7 @@ def read(name: str, parts: Sequence[GivenPart], allocate: Allocate, faults: Faul
 
 
 def _convert(
-    parts: Sequence[GivenPart], one: str, out: NDArray[Any], sound: NDArray[np.bool_], faults: Faults
+    parts: Sequence[ArgumentPart], one: str, out: NDArray[Any], sound: NDArray[np.bool_], faults: Faults
 ) -> None:
     first = 0
     for part in parts:
@@ -96,7 +95,7 @@ def _convert(
 
 
 def _targets(
-    name: str, parts: Sequence[GivenPart], sound: NDArray[np.bool_], faults: Faults
+    name: str, parts: Sequence[ArgumentPart], sound: NDArray[np.bool_], faults: Faults
 ) -> tuple[dict[str, NDArray[Any]], int | None, tuple[str, ...]]:
     """The targets, how many classes the only one has, and their names."""
     found: dict[str, NDArray[Any]] = {}
@@ -160,28 +159,28 @@ def _trained(
 
 def divided(
     name: str, examples: ArrayExamples, seed: int, validation: float, notes: tuple[str, ...] = ()
-) -> Arrays:
+) -> ExampleSet:
     """The examples in parts: as given, and drawn from training where there is none, stratified by class."""
     only = next(iter(examples.targets.values()))
     by_class = examples.classes is not None and only.ndim == 1
     labels = only[examples.rows] if by_class else np.zeros(len(examples.rows), np.int64)
     division = divide(labels, examples.parts, seed, validation)
     train, validated, test = (_part(examples, examples.rows[chosen]) for chosen in division)
-    arrays = Arrays(
+    arrays = ExampleSet(
         name, train, validated, test, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
     targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)
                                for array in examples.targets.values()])
-    return with_row_remarks(arrays, [examples.prints[chosen] for chosen in division], "examples",
+    return with_row_warnings(arrays, [examples.prints[chosen] for chosen in division], "examples",
                             [targets[chosen] for chosen in division])
 
 
-def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ArrayPart:
+def _part(examples: ArrayExamples, rows: NDArray[np.int64]) -> ExamplePart:
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
     taken: Any = slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
-    return ArrayPart(
+    return ExamplePart(
         {one: array[taken] for one, array in examples.inputs.items()},
         {one: array[taken] for one, array in examples.targets.items()},
     )

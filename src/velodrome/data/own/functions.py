@@ -1,4 +1,7 @@
-"""Data that the user's own function returns: `module:function`. Only loading calls it, so only workers run it."""
+"""Data of the user's own code: what a function `module:function` returns, and what a script reads.
+
+Only loading calls the function, so only workers run it. Of a script's data nothing is known.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Faults, refuse, summaries
-from velodrome.data.base import BadData, Description, Progress
-from velodrome.data.own.standard_library import refuse_standard
-from velodrome.data.own.users_function import no_module, users_function
+from velodrome.data.base import BadData, Description, Faults, Progress, refuse, summaries
+from velodrome.data.own.user_code import no_module, refuse_standard, users_function
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import Arrays
+    from velodrome.data.examples import ExampleSet
     from velodrome.data.images.arrays import ArrayExamples
-    from velodrome.data.own.given import GivenPart
-    from velodrome.data.splits import Splits
-
+    from velodrome.data.own.array_args import ArgumentPart
 
 def is_function(name: str) -> bool:
     """Whether a name has the form `module:function`."""
@@ -55,11 +54,10 @@ class FunctionSet:
         if top not in sys.modules and PathFinder.find_spec(top, [str(Path.cwd()), *sys.path]) is None:
             raise no_module("--dataset", self.name, top)
 
-    def load(self, seed: int, validation: float) -> Splits | Arrays:
-        from velodrome.data.own.frameworks import seed_all
-        from velodrome.data.own.given import are_byte_images, given_parts
-        from velodrome.data.own.returned import sorted_out
-        from velodrome.data.own.source_data import source_data
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.own.array_args import are_byte_images, argument_parts
+        from velodrome.data.own.objects import seed_all, source_data
+        from velodrome.data.own.return_values import sorted_out
 
         # Every worker calls it for itself, and what they get must be the same.
         seed_all(seed)
@@ -67,15 +65,15 @@ class FunctionSet:
         returned = sorted_out(self.name, users_function("--dataset", self.name)(), faults)
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
-        parts = given_parts(self.name, returned.arrays)
+        parts = argument_parts(self.name, returned.arrays)
         if are_byte_images(parts):
-            found: Splits | Arrays = self._images(returned.arrays, faults, seed, validation)
+            found: ExampleSet = self._images(returned.arrays, faults, seed, validation)
         else:
             found = self._arrays(parts, faults, seed, validation)
         named = len(found.class_names) == len(returned.class_names)
         return replace(found, class_names=returned.class_names) if named else found
 
-    def _arrays(self, parts: list[GivenPart], faults: Faults, seed: int, validation: float) -> Arrays:
+    def _arrays(self, parts: list[ArgumentPart], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Arrays of any shape, as float32 or whole numbers."""
         import numpy as np
 
@@ -89,14 +87,14 @@ class FunctionSet:
             refuse(self.name, faults.found())
         return divided(self.name, examples, seed, validation, summaries(faults.found()))
 
-    def _images(self, arrays: Mapping[str, Any], faults: Faults, seed: int, validation: float) -> Splits:
+    def _images(self, arrays: Mapping[str, Any], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Images whose pixels are bytes."""
         import numpy as np
 
+        from velodrome.data.examples import image_part, image_set
         from velodrome.data.images.arrays import check_arrays
-        from velodrome.data.images.cached_set import divide, large_enough
-        from velodrome.data.remarks import fingerprints, with_remarks
-        from velodrome.data.splits import Part, Splits
+        from velodrome.data.split import divide, large_enough
+        from velodrome.data.split_warnings import fingerprints, with_split_warnings
 
         examples = check_arrays(self.name, arrays, faults)
         images, rows = _converted(examples, faults)
@@ -109,13 +107,13 @@ class FunctionSet:
         kept = trained[labels]
         rows, labels, parts = rows[kept], (np.cumsum(trained) - 1)[labels[kept]], parts[kept]
         division = divide(labels, parts, seed, validation)
-        train, validated, test = (Part(images[rows[chosen]], labels[chosen]) for chosen in division)
-        splits = Splits(
+        train, validated, test = (image_part(images[rows[chosen]], labels[chosen]) for chosen in division)
+        splits = image_set(
             self.name, train, validated, test, classes=int(trained.sum()), scale=1 / 255,
             class_names=tuple(name for name, any_ in zip(names, trained, strict=True) if any_),
             notes=(*summaries(faults.found()), *examples.notes),
         )
-        return with_remarks(splits, [fingerprints(part.images) for part in (train, validated, test)])
+        return with_split_warnings(splits, [fingerprints(part.images) for part in (train, validated, test)])
 
 
 def _converted(examples: ArrayExamples, faults: Faults) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -141,3 +139,19 @@ def _check_memory(name: str, count: int, noun: str, needed: int) -> None:
             f"--dataset {name!r}: {count:,} {noun} take {bytes_text(needed)} of memory in addition to what the "
             f"function returned, and {bytes_text(free)} are free: return fewer or smaller ones"
         )
+
+
+@dataclass(frozen=True)
+class ScriptData:
+    """Stands where a job names a data set."""
+
+    name: str
+
+    def describe(self, validation: float) -> Description:
+        return Description(
+            self.name, "what the script reads", "", "", train=None, validation=None, test=None, input_shape=None,
+            classes=None,
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        """Nothing to do."""

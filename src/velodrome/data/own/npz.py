@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Faults
-from velodrome.data.base import Progress
-from velodrome.data.cache import decoded
+from velodrome.data import cache
+from velodrome.data.base import Faults, Progress
 from velodrome.data.images.cached_set import CachedImageSet, Counted, check_room, write_arrays
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
@@ -141,7 +140,7 @@ class NpzSet(CachedImageSet):
 
     def key(self) -> str:
         about = self.path.stat()
-        return decoded.key_of(("npz",), [(self.path.name, about.st_size, about.st_mtime_ns)])
+        return cache.key_of(("npz",), [(self.path.name, about.st_size, about.st_mtime_ns)])
 
     def count(self) -> Counted:
         """Sizes as the heads of the arrays say; the labels have to be read to count the classes."""
@@ -202,14 +201,14 @@ def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArra
 
 def given_arrays(path: Path) -> dict[str, NpzArray]:
     """The arrays of a data set."""
-    from velodrome.data.own.given import is_known
+    from velodrome.data.own.array_args import is_known
 
     return npz_arrays(path, is_known)
 
 
 def holds_images(name: str, path: Path) -> bool:
     """Whether a file holds images with a label each, whose pixels are bytes without loss."""
-    from velodrome.data.own.given import are_byte_images, given_parts
+    from velodrome.data.own.array_args import are_byte_images, argument_parts
 
     with _refusing(path):
-        return are_byte_images(given_parts(name, given_arrays(path)))
+        return are_byte_images(argument_parts(name, given_arrays(path)))

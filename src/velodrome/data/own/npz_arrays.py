@@ -8,18 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, summaries
-from velodrome.data.base import BadData, Checked, Description, Progress
-from velodrome.data.cache import decoded
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, check_bytes, sizes_of
+from velodrome.data import cache
+from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.images.cached_set import check_bytes
 from velodrome.data.own.npz import given_arrays
+from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.arrays import ArrayField, Arrays
-    from velodrome.data.own.given import GivenPart
+    from velodrome.data.examples import ArrayField, ExampleSet
+    from velodrome.data.own.array_args import ArgumentPart
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class NpzArraySet:
 
     def key(self) -> str:
         about = self.path.stat()
-        return decoded.key_of(("npz arrays", 1), [(self.path.name, about.st_size, about.st_mtime_ns)])
+        return cache.key_of(("npz arrays", 1), [(self.path.name, about.st_size, about.st_mtime_ns)])
 
     @cached_property
-    def _given(self) -> list[GivenPart]:
-        from velodrome.data.own.given import given_parts
+    def _given(self) -> list[ArgumentPart]:
+        from velodrome.data.own.array_args import argument_parts
 
-        return given_parts(self.name, given_arrays(self.path))
+        return argument_parts(self.name, given_arrays(self.path))
 
     def describe(self, validation: float) -> Description:
-        from velodrome.data.arrays import implied_task
+        from velodrome.data.examples import implied_task
 
         kept = self._decoded(None)  # classes and bad examples are only known when everything was read
         inputs, targets = _fields(kept.about, "inputs"), _fields(kept.about, "targets")
@@ -59,14 +59,14 @@ class NpzArraySet:
         )
 
     def implied_task(self) -> str | None:
-        from velodrome.data.arrays import implied_task
+        from velodrome.data.examples import implied_task
 
         return implied_task(_fields(self._decoded(None).about, "targets"))
 
     def prepare(self, progress: Progress | None) -> None:
         self._decoded(progress)
 
-    def load(self, seed: int, validation: float) -> Arrays:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         import numpy as np
 
         from velodrome.data.own.array_examples import ArrayExamples, divided
@@ -82,16 +82,16 @@ class NpzArraySet:
         return divided(self.name, examples, seed, validation, _notes(about))
 
     def is_here(self) -> bool:
-        return decoded.find(self.source, self.key()) is not None
+        return cache.find(self.source, self.key()) is not None
 
     def verify(self) -> Sequence[Checked]:
-        return decoded.verify(self.source)
+        return cache.verify(self.source)
 
     def forget(self) -> None:
-        decoded.forget(self.source)
+        cache.forget(self.source)
 
-    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
-        kept = decoded.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
+    def _decoded(self, progress: Progress | None) -> cache.Decoded:
+        kept = cache.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
         if self.bad_data == "fail":
             refuse(self.name, [Fault.from_json(fields) for fields in kept.about["faults"]])
         return kept
@@ -112,7 +112,7 @@ class NpzArraySet:
             if progress:
                 progress(done, total, f"reading {self.name}")
             done += int(np.prod(shape)) * dtype.itemsize
-            return decoded.allocate(folder / f"input{names.index(one)}.npy", dtype, shape)
+            return cache.allocate(folder / f"input{names.index(one)}.npy", dtype, shape)
 
         faults = Faults()
         examples = read(self.name, self._given, allocate, faults)
@@ -136,7 +136,7 @@ def _as_json(arrays: Any) -> list[dict[str, Any]]:
 
 
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
-    from velodrome.data.arrays import ArrayField
+    from velodrome.data.examples import ArrayField
 
     return tuple(ArrayField(one["name"], tuple(one["shape"]), one["dtype"]) for one in about[side])
 

@@ -11,14 +11,12 @@ from urllib.parse import parse_qsl
 
 from velodrome import files
 from velodrome.data.base import BadData, DataSet
-from velodrome.data.images.folders import list_folders
+from velodrome.data.images.listings import list_folders, list_table
 from velodrome.data.images.photos import Listing, PhotoSet
-from velodrome.data.images.table import list_table
 from velodrome.data.own.npz import NpzSet, holds_images
 from velodrome.data.own.npz_arrays import NpzArraySet
 from velodrome.data.storage.trees import tree_of
-from velodrome.data.tables.data_set import TableSet
-from velodrome.data.tables.request import ENDINGS, OPTIONS
+from velodrome.data.tables.data_set import ENDINGS, OPTIONS, TableSet
 from velodrome.errors import BadRequest
 
 _TABLES = (".csv", ".tsv")

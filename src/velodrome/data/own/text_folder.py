@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from velodrome.data.bad_data import Fault, Faults, refuse, summaries
-from velodrome.data.base import BadData, Checked, Description, Progress, TextSet
-from velodrome.data.cache import decoded
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION
-from velodrome.data.images.folders import PART_NAMES
+from velodrome.data import cache
+from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, TextSet, refuse, summaries
 from velodrome.data.own.paths import check_exists, check_options, follows_links, split_options
+from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
@@ -82,10 +80,10 @@ class TextFolder:
 
     def key(self) -> str:
         _, files, lost = self._files()
-        return decoded.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
+        return cache.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
-        kept = decoded.find(self.source, self.key())
+        kept = cache.find(self.source, self.key())
         sizes = kept.about["sizes"] if kept else (None, None, None)
         return Description(
             name=self.name, title="your own text", licence="your own", homepage="", kind="text",
@@ -98,13 +96,13 @@ class TextFolder:
         self._decoded(progress)
 
     def is_here(self) -> bool:
-        return decoded.find(self.source, self.key()) is not None
+        return cache.find(self.source, self.key()) is not None
 
     def verify(self) -> list[Checked]:
-        return decoded.verify(self.source)
+        return cache.verify(self.source)
 
     def forget(self) -> None:
-        decoded.forget(self.source)
+        cache.forget(self.source)
 
     def load_text(self) -> Text:
         from velodrome.data.text import Text
@@ -113,8 +111,8 @@ class TextFolder:
         train, validation, test = (kept.array(part) for part in _PARTS)
         return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=_notes(kept.about))
 
-    def _decoded(self, progress: Progress | None) -> decoded.Decoded:
-        kept = decoded.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
+    def _decoded(self, progress: Progress | None) -> cache.Decoded:
+        kept = cache.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
         if self.bad_data == "fail":
             refuse(self.name, _stored_faults(kept.about))
         return kept

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import ArrayField, ArrayPart, Arrays, Named
-from velodrome.data.own.users_function import users_function
+from velodrome.data.examples import ArrayField, ComputedPart, ExamplePart, ExampleSet, Named
+from velodrome.data.own.user_code import users_function
 from velodrome.errors import RunFailed, UserCodeError, VelodromeError, raised
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Any]
@@ -30,11 +30,11 @@ def rng_of(key: tuple[int, ...], epoch: int, index: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class TransformedPart(ArrayPart):
+class TransformedPart(ComputedPart):
     """Examples that are changed when they are asked for in training; in an evaluation they are as they were."""
 
     name: str = ""
-    part: ArrayPart = field(default_factory=lambda: ArrayPart({}, {}))
+    part: ExamplePart = field(default_factory=lambda: ExamplePart({}, {}))
     function: Transform = lambda example, rng: example
     key: tuple[int, ...] = ()
 
@@ -48,10 +48,6 @@ class TransformedPart(ArrayPart):
     @property
     def target_fields(self) -> tuple[ArrayField, ...]:
         return self.part.target_fields
-
-    @property
-    def in_memory(self) -> bool:
-        return False
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -110,9 +106,9 @@ class TransformedPart(ArrayPart):
             array[row] = value
 
 
-def with_transform(name: str, data: Arrays, key: tuple[int, ...]) -> Arrays:
+def with_transform(name: str, data: ExampleSet, key: tuple[int, ...]) -> ExampleSet:
     """The data with the user's transform of its training examples; `key` seeds it, with epoch and number."""
     function: Transform = users_function("--transform", name, 2)
     # The arrays as they were stay at hand, for statistics of the training part.
     part = TransformedPart(data.train.inputs, data.train.targets, name, data.train, function, key)
-    return replace(data, train=part)
+    return replace(data, train=part, kind="arrays")

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data import cache
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 _SIDE, _CHANNELS = 32, 3
 #: A label, then the red, the green and the blue plane.
@@ -86,22 +86,22 @@ class Cifar:
                 "space, or set VELODROME_CACHE to a folder that can be written"
             ) from error
 
-    def load(self, seed: int, validation: float) -> Splits:
-        from velodrome.data.partition import divide, stratified
-        from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Part, Splits
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.examples import image_part, image_set
+        from velodrome.data.split import split_images, stratified
+        from velodrome.data.split_warnings import with_split_warnings
 
         *trained, tested = (read_records(payload) for payload in self._payloads())
-        whole, test = (Part(*_joined(some)) for some in (trained, [tested]))
+        whole, test = (image_part(*_joined(some)) for some in (trained, [tested]))
         marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
-        train, validation_part = divide(whole, marked)
-        splits = Splits(
+        train, validation_part = split_images(whole, marked)
+        splits = image_set(
             self.name, train, validation_part, test, classes=len(self.class_names), scale=1 / 255,
             class_names=self.class_names,
         )
         prints = self._fingerprints(whole.images, test.images)
         first, last = prints[: len(whole)], prints[len(whole) :]
-        return with_remarks(splits, (first[~marked], first[marked], last))
+        return with_split_warnings(splits, (first[~marked], first[marked], last))
 
     def _path(self, file: RemoteFile) -> Path:
         return cache.folder() / self.name / file.payload_name
@@ -124,15 +124,15 @@ class Cifar:
         """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
         import numpy as np
 
-        from velodrome.data.remarks import fingerprints
+        from velodrome.data.split_warnings import fingerprints
 
         def make(folder: Path) -> dict[str, Any]:
             np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
             return {}
 
-        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
+        key = cache.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
         try:
-            return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
+            return cache.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
         except DataError:
             return np.concatenate([fingerprints(some) for some in images])
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
+from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Description, Progress
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure, mirror_folder
-from velodrome.data.cache.files import RemoteFile
-from velodrome.data.images.cached_set import DEFAULT_VALIDATION, TEST, TRAIN
-from velodrome.data.images.folders import list_folders
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure, mirror_folder
+from velodrome.data.images.listings import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Part, Splits
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 FOLDER = "fruits-360"
 ARCHIVE = RemoteFile(
@@ -59,7 +58,7 @@ class Fruits(PhotoSet):
         return replace(self, name="fruits:variety", title=_TITLE.format("15 varieties"), merged=False)
 
     def key(self) -> str:
-        return decoded.key_of((CONTENT,), ())
+        return cache.key_of((CONTENT,), ())
 
     def describe(self, validation: float) -> Description:
         names = FRUITS if self.merged else VARIETIES
@@ -73,15 +72,17 @@ class Fruits(PhotoSet):
         fetch(progress)
         return super().make(folder, progress)
 
-    def _splits(self, seed: int, validation: float, part: Callable[..., Part]) -> Splits:
+    def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
         splits = super()._splits(seed, validation, part)
         if not self.merged:
             return splits
         import numpy as np
 
+        from velodrome.data.examples import image_part
+
         fruit_of = np.array([FRUITS.index(name.partition(" ")[0]) for name in splits.class_names], np.int64)
         train, validated, test = (
-            replace(one, labels=fruit_of[one.labels]) for one in (splits.train, splits.validation, splits.test)
+            image_part(part.images, fruit_of[part.labels]) for part in splits.parts
         )
         return replace(splits, train=train, validation=validated, test=test, classes=len(FRUITS), class_names=FRUITS)
 
@@ -90,20 +91,20 @@ class Fruits(PhotoSet):
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         import numpy as np
 
-        from velodrome.data.partition import stratified
+        from velodrome.data.split import stratified
 
         apart = np.flatnonzero(parts == TEST)
         marked = stratified(labels[apart], len(apart) // 2, seed, _HALVES_DRAW)
         return np.flatnonzero(parts == TRAIN), apart[~marked], apart[marked]
 
-    def remarks(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         if validation == DEFAULT_VALIDATION:
             return ()
         return (f"--validation {validation:g} is not used: validation is half of the publisher's test set",)
 
     def verify(self) -> list[Checked]:
         path = cache.folder() / FOLDER / ARCHIVE.name
-        found = decoded.verify(self.source)
+        found = cache.verify(self.source)
         if path.exists():
             found.append(Checked(str(path), "ok" if files.sha256_of(path) == ARCHIVE.sha256 else "damaged"))
         return found or [Checked(str(path), "missing")]

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress, held_out
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data import cache
+from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure
+from velodrome.data.split import held_out
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.splits import Splits
+    from velodrome.data.examples import ExampleSet
 
 _UNSIGNED_BYTES = 0x08
 
@@ -76,37 +76,37 @@ class IdxDataSet:
     def prepare(self, progress: Progress | None) -> None:
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
 
-    def load(self, seed: int, validation: float) -> Splits:
-        from velodrome.data.partition import divide, stratified
-        from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Part, Splits
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        from velodrome.data.examples import image_part, image_set
+        from velodrome.data.split import split_images, stratified
+        from velodrome.data.split_warnings import with_split_warnings
 
         images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
-        whole = Part(images[..., None], labels.astype("int64"))
+        whole = image_part(images[..., None], labels.astype("int64"))
         kept = held_out(len(whole), validation)
         marked = stratified(whole.labels, kept, seed, 0)
-        train, validation_part = divide(whole, marked)
-        test = Part(test_images[..., None].copy(), test_labels.astype("int64"))
-        splits = Splits(
+        train, validation_part = split_images(whole, marked)
+        test = image_part(test_images[..., None].copy(), test_labels.astype("int64"))
+        splits = image_set(
             self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names
         )
         prints = self._fingerprints(images, test_images)
         trained, tested = prints[: len(images)], prints[len(images) :]
-        return with_remarks(splits, (trained[~marked], trained[marked], tested))
+        return with_split_warnings(splits, (trained[~marked], trained[marked], tested))
 
     def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
         import numpy as np
 
-        from velodrome.data.remarks import fingerprints
+        from velodrome.data.split_warnings import fingerprints
 
         def make(folder: Path) -> dict[str, Any]:
             np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
             return {}
 
-        key = decoded.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
+        key = cache.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
         try:
-            return decoded.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
+            return cache.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
         except DataError:
             return np.concatenate([fingerprints(some) for some in images])
 

@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from velodrome.data.bad_data import Faults
-from velodrome.data.base import DataError, Description
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import MIRROR, mirror_folder
+from velodrome.data import cache
+from velodrome.data.base import DataError, Description, Faults
 from velodrome.data.delimited import columns, read_rows
-from velodrome.data.images.cached_set import TRAIN
+from velodrome.data.fetch import MIRROR, mirror_folder
 from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.split import TRAIN
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
@@ -45,7 +43,7 @@ class Products(PhotoSet):
 
     def key(self) -> str:
         """What was prepared stays usable when the mirror it came from is out of reach."""
-        kept = decoded.stored_key(self.source) if find_products() is None else None
+        kept = cache.stored_key(self.source) if find_products() is None else None
         return kept or super().key()
 
     def describe(self, validation: float) -> Description:
@@ -57,7 +55,7 @@ class Products(PhotoSet):
         )
 
     def is_here(self) -> bool:
-        return find_products() is not None or decoded.stored_key(self.source) is not None
+        return find_products() is not None or cache.stored_key(self.source) is not None
 
 
 def find_products() -> Path | None:

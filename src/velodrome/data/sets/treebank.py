@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velodrome import files
+from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Description, Progress
-from velodrome.data.cache import files as cache
-from velodrome.data.cache.fetch import ensure
-from velodrome.data.cache.files import RemoteFile
+from velodrome.data.cache import RemoteFile
+from velodrome.data.fetch import ensure
 
 if TYPE_CHECKING:
     from velodrome.data.text import Text

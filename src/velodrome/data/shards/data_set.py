@@ -13,21 +13,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, DataError, Description, Progress
-from velodrome.data.cache import decoded
-from velodrome.data.cache import files as cache
-from velodrome.data.shards.fetch import check_fetched, drop_damaged, fetch
-from velodrome.data.shards.index import PARTS, Index, PartName, ShardFile, read_index
-from velodrome.data.storage.open import open_store
-from velodrome.data.storage.store import Store
+from velodrome.data.shards.index import (
+    PARTS,
+    Index,
+    PartName,
+    ShardFile,
+    check_fetched,
+    drop_damaged,
+    fetch,
+    read_index,
+)
+from velodrome.data.storage.store import Store, open_store
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.gather import Gather
-    from velodrome.data.splits import Part, Splits
+    from velodrome.data.examples import ExamplePart, ExampleSet, Gather
 
 #: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
@@ -56,16 +61,16 @@ class LocalPart:
     @cached_property
     def gather(self) -> Gather[np.uint8]:
         """`gather(indices)` copies those images out without the process growing by what it has read."""
-        from velodrome.data.gather import Gather
+        from velodrome.data.examples import Gather
 
         return Gather(self.images)
 
-    def part(self, *, in_memory: bool) -> Part:
+    def part(self, *, in_memory: bool) -> ExamplePart:
         import numpy as np
 
-        from velodrome.data.splits import Part
+        from velodrome.data.examples import image_part
 
-        return Part(np.array(self.images) if in_memory else self.images, self.labels)
+        return image_part(np.array(self.images) if in_memory else self.images, self.labels)
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class ShardSet:
         Several processes may ask at once; one decodes, the others wait for it.
         """
         chosen = self._chosen(part, files)
-        kept = decoded.keep(
+        kept = cache.keep(
             self._source(part, files), self._key, lambda folder: self._decode_again(folder, chosen, progress),
             also=self._fetched if self.store.folder is None else None,
         )
@@ -138,7 +143,7 @@ class ShardSet:
         """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
         import numpy as np
 
-        from velodrome.data.shards.read import blocks
+        from velodrome.data.shards.records import blocks
 
         total = sum(file.examples for file in files)
         labels = np.empty(total, np.int64)
@@ -159,16 +164,16 @@ class ShardSet:
 
     def verify_kept(self) -> list[Checked]:
         """What the cache holds of this set: fetched files, and the arrays that were decoded from any of its files."""
-        arrays = [checked for source in decoded.sources(self._prefix) for checked in decoded.verify(source)]
+        arrays = [checked for source in cache.sources(self._prefix) for checked in cache.verify(source)]
         return [*check_fetched(self.every_file(), self._fetched), *arrays]
 
     def forget_damaged(self) -> None:
         """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded again."""
         if self.store.folder is None:
             drop_damaged(self.every_file(), self._fetched)
-        for source in decoded.sources(self._prefix):
-            if any(checked.state != "ok" for checked in decoded.verify(source)):
-                decoded.forget(source)
+        for source in cache.sources(self._prefix):
+            if any(checked.state != "ok" for checked in cache.verify(source)):
+                cache.forget(source)
 
     @property
     def _prefix(self) -> str:
@@ -179,13 +184,13 @@ class ShardSet:
 
     def splits(
         self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
-    ) -> Splits:
+    ) -> ExampleSet:
         """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk.
 
         With `files`, only the training files so numbered, in increasing order, are loaded.
         """
-        from velodrome.data.remarks import with_remarks
-        from velodrome.data.splits import Splits
+        from velodrome.data.examples import image_set
+        from velodrome.data.split_warnings import with_split_warnings
 
         if not self.index.examples("train") or not self.index.examples("test"):
             missing = "train" if not self.index.examples("train") else "test"
@@ -199,34 +204,34 @@ class ShardSet:
         validation, test = (
             self.local_part(part, progress=progress).part(in_memory=fits) for part in PARTS if part != "train"
         )
-        if files is None or decoded.find(self._source("train", None), self._key) is None:
+        if files is None or cache.find(self._source("train", None), self._key) is None:
             train, own = self.local_part("train", files, progress).part(in_memory=fits), files is not None
         else:
             # All of it lies decoded on this machine: nothing needs to be decoded twice.
             train, own = self._out_of_all(files, in_memory=fits), fits
-        splits = Splits(
+        splits = image_set(
             self.index.name, train, validation, test, classes=self.index.classes, scale=self.index.scale,
             class_names=self.index.class_names, files=tuple(file.examples for file in self.index.files("train")),
             own_files=own, statistics=self.index.statistics, overlaps=self.index.overlaps,
             content=self.index.key[:16],
         )
-        return with_remarks(splits, None)
+        return with_split_warnings(splits, None)
 
-    def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> Part:
+    def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> ExamplePart:
         """Some training files, copied out of the whole part; the whole of it, mapped, where they do not fit."""
         import numpy as np
 
-        from velodrome.data.splits import Part
+        from velodrome.data.examples import image_part
 
         whole = self.local_part("train")
         if not in_memory:
             return whole.part(in_memory=False)
         count = len(self.index.files("train"))
         mine = np.flatnonzero(np.isin(np.arange(len(whole)) % count, files))
-        return Part(whole.gather(mine), np.asarray(whole.labels)[mine])
+        return image_part(whole.gather(mine), np.asarray(whole.labels)[mine])
 
 
-def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> Splits:
+def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> ExampleSet:
     """The set at an address: arrays in memory if they fit the budget, by default a quarter of the free memory."""
     return ShardSet.open(url).splits(memory_budget=memory_budget, progress=progress)
 
@@ -237,7 +242,7 @@ def _budget() -> int:
         if not chosen.isdecimal():
             raise BadRequest(f"{MEMORY_VARIABLE}={chosen!r}: give a number of bytes")
         return int(chosen)
-    from velodrome.data.budget import memory_budget
+    from velodrome.data.base import memory_budget
 
     return memory_budget(_MEMORY_SHARE)
 
@@ -280,13 +285,13 @@ class ShardedData:
         for part in PARTS:
             shards.local_part(part, progress=progress)
 
-    def load(self, seed: int, validation: float) -> Splits:
+    def load(self, seed: int, validation: float) -> ExampleSet:
         return self.load_files(None, validation)
 
-    def load_files(self, numbers: Sequence[int] | None, validation: float) -> Splits:
+    def load_files(self, numbers: Sequence[int] | None, validation: float) -> ExampleSet:
         from dataclasses import replace
 
-        from velodrome.data.images.cached_set import DEFAULT_VALIDATION
+        from velodrome.data.split import DEFAULT_VALIDATION
 
         shards = ShardSet.open(self.url)
         kept = shards.index.validation
@@ -301,7 +306,7 @@ class ShardedData:
 
     def verify(self) -> Sequence[Checked]:
         """Every file of the set, compared where it is with its index, and what the cache holds of it."""
-        from velodrome.data.shards.check import check_set
+        from velodrome.data.shards.records import check_set
 
         store = open_store(self.url)
         shards = ShardSet(store, read_index(store))

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from velodrome.data.base import DataError, Description, Progress
+from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.pixels import measure
 from velodrome.data.shards.index import (
     INDEX,
@@ -22,7 +23,6 @@ from velodrome.data.shards.index import (
     strays,
 )
 from velodrome.data.shards.records import check_encoding, to_records
-from velodrome.data.splits import Part, Splits
 from velodrome.data.storage.store import Staged, Store, writing
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
@@ -33,7 +33,7 @@ _BLOCK = 32 << 20
 
 
 def write_shards(
-    splits: Splits, about: Description, store: Store, *, shards: int, encoding: str = "png",
+    splits: ExampleSet, about: Description, store: Store, *, shards: int, encoding: str = "png",
     parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
     progress: Progress | None = None,
 ) -> Index:
@@ -53,7 +53,7 @@ def write_shards(
 
 
 def _write(
-    splits: Splits, about: Description, store: Store, counts: dict[PartName, int], old: set[str], encoding: str,
+    splits: ExampleSet, about: Description, store: Store, counts: dict[PartName, int], old: set[str], encoding: str,
     seed: int, validation: float, force: bool, progress: Progress | None,
 ) -> Index:
     """Write the files of a set beside those of an old one, and then the index."""
@@ -79,7 +79,7 @@ def _write(
             one.upload()
         index = Index(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
-            classes=splits.classes, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
+            classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
@@ -111,7 +111,7 @@ def _publish(store: Store, index: Index, force: bool) -> None:
         raise
 
 
-def shard_count(splits: Splits, part: PartName, shards: int) -> int:
+def shard_count(splits: ExampleSet, part: PartName, shards: int) -> int:
     """Files of a part: as many as asked for training, and in proportion for the others, so that files are alike."""
     examples, train = len(_part(splits, part)), len(splits.train)
     if not 1 <= shards <= MOST_SHARDS:
@@ -121,7 +121,7 @@ def shard_count(splits: Splits, part: PartName, shards: int) -> int:
     return min(examples, max(1, round(shards * examples / train)), shards)
 
 
-def _part(splits: Splits, part: PartName) -> Part:
+def _part(splits: ExampleSet, part: PartName) -> ExamplePart:
     return {"train": splits.train, "validation": splits.validation, "test": splits.test}[part]
 
 
@@ -173,7 +173,8 @@ def _clear(store: Store, old: set[str], force: bool) -> None:
 
 
 def _write_part(
-    store: Store, part: Part, names: list[str], staged: list[Staged], encoding: str, advance: Callable[[int], None]
+    store: Store, part: ExamplePart, names: list[str], staged: list[Staged], encoding: str,
+    advance: Callable[[int], None],
 ) -> tuple[ShardFile, ...]:
     """Deal the examples out over the files, block by block, so that a part larger than memory is read but once."""
     count = len(names)

@@ -1,22 +1,33 @@
-"""Reads a table into the arrays of the cache: columns of numbers, columns of category codes, targets, parts."""
+"""A table in the cache and out of it: read into columns of numbers and category codes, targets and parts; divided,
+standardised and encoded when it is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.bad_data import Faults
-from velodrome.data.images.cached_set import TEST, TRAIN, VALIDATION, large_enough
-from velodrome.data.images.folders import PART_NAMES
-from velodrome.data.part_columns import looks_like_parts, overlooked_note
-from velodrome.data.remarks import row_fingerprints
-from velodrome.data.tables.columns import Categories, Column, Numbers, Table
-from velodrome.data.tables.request import Request
-from velodrome.data.tables.targets import Targets, decide
+from velodrome.data.base import Faults, memory_budget
+from velodrome.data.cache import Decoded
+from velodrome.data.examples import TARGET, ExamplePart, ExampleSet
+from velodrome.data.split import (
+    PART_NAMES,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    divide,
+    large_enough,
+    looks_like_parts,
+    overlooked_note,
+)
+from velodrome.data.split_warnings import row_fingerprints, with_row_warnings
+from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
+from velodrome.data.tables.data_set import Request
+from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
@@ -68,7 +79,7 @@ def _read(
     name: str, path: Path, request: Request, faults: Faults, progress: Callable[[float], None]
 ) -> Table:
     if path.suffix.lower() in (".parquet", ".pq"):
-        from velodrome.data.tables.parquet_table import read_parquet, rows_of
+        from velodrome.data.tables.files import read_parquet, rows_of
 
         needed, free = rows_of(path) * len(request.wanted) * _EACH, process_memory()
         if needed > free:
@@ -78,7 +89,7 @@ def _read(
             )
         read = read_parquet
     else:
-        from velodrome.data.tables.csv_table import read_csv
+        from velodrome.data.tables.files import read_csv
 
         read = read_csv
     named = (*request.categorical, *((request.part,) if request.part else ()))
@@ -173,3 +184,111 @@ def _write(folder: Path, features: Mapping[str, Column], targets: Targets, parts
 
 def _about(name: str, column: Column) -> dict[str, Any]:
     return {"name": name, "categories": list(column.names) if isinstance(column, Categories) else None}
+
+
+def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation: float) -> ExampleSet:
+    """The rows of a table as arrays, encoded with the statistics of the training rows."""
+    about = kept.about
+    features = dict(_columns(about["features"], kept.array("numbers"), kept.array("codes")))
+    targets = dict(_columns(about["targets"], kept.array("target_numbers"), kept.array("target_codes")))
+    parts = np.asarray(kept.array("parts"))
+    classes = _classes_of(targets)
+    division = divide(np.zeros(len(parts), np.int64) if classes is None else classes, parts, seed, validation)
+    encoding = fit(
+        {**features, **targets}, list(features), list(targets), division[0], how=about["how"],
+        scale_targets=about["scale_targets"],
+    )
+    _check_memory(name, encoding, len(parts))
+    train, validated, test = (_part(encoding, features, targets, about["task"], chosen) for chosen in division)
+    names = _names(encoding)
+    arrays = ExampleSet(
+        name, train, validated, test, classes=len(names) if about["task"] != "regression" else None, class_names=names,
+        notes=(*notes, *_done(encoding, features, division[0], about["task"])),
+        columns={**encoding.as_json(), "task": about["task"], "missing": about["missing"]},
+    )
+    prints = kept.array("prints")
+    given = np.column_stack([column.values if isinstance(column, Numbers) else column.codes
+                             for column in targets.values()])
+    return with_row_warnings(arrays, [prints[chosen] for chosen in division], "rows",
+                            [given[chosen] for chosen in division])
+
+
+def _columns(
+    heads: list[dict[str, Any]], numbers: NDArray[np.float64], codes: NDArray[np.int32]
+) -> Iterator[tuple[str, Column]]:
+    number, code = iter(numbers), iter(codes)
+    for head in heads:
+        names = head["categories"]
+        yield head["name"], Numbers(next(number)) if names is None else Categories(next(code), tuple(names))
+
+
+def _classes_of(targets: Mapping[str, Column]) -> NDArray[np.int64] | None:
+    (first, *_) = targets.values()
+    return first.codes.astype(np.int64) if isinstance(first, Categories) else None
+
+
+def _names(encoding: Encoding) -> tuple[str, ...]:
+    """Of the classes, or of the columns of the target."""
+    first = encoding.targets[0]
+    if isinstance(first, Indexed):
+        return first.categories
+    return tuple(column.name for column in encoding.targets)
+
+
+def _part(
+    encoding: Encoding, features: Mapping[str, Column], targets: Mapping[str, Column], task: str,
+    chosen: NDArray[np.int64],
+) -> ExamplePart:
+    def rows(columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {
+            head: Numbers(column.values[chosen]) if isinstance(column, Numbers)
+            else Categories(column.codes[chosen], column.names) for head, column in columns.items()
+        }
+
+    wanted = encoding.encode_targets(rows(targets))
+    if task == "multi-label":
+        wanted = wanted.astype(np.int64)
+    elif wanted.ndim == 2 and wanted.shape[1] == 1:
+        wanted = wanted[:, 0]
+    return ExamplePart(encoding.encode(rows(features)), {TARGET: np.ascontiguousarray(wanted)})
+
+
+def _check_memory(name: str, encoding: Encoding, rows: int) -> None:
+    needed = rows * (encoding.width * 4 + len(encoding.indices) * 8)
+    if needed > (budget := memory_budget(1 / 2)):
+        raise BadRequest(
+            f"data set {name!r} takes {bytes_text(needed)} of memory encoded, {encoding.width:,} numbers a row, and a "
+            f"worker's share of the free memory is {bytes_text(budget)}: name fewer columns with &features=, or encode "
+            "categories as indices with &categories=index"
+        )
+
+
+def _done(
+    encoding: Encoding, features: Mapping[str, Column], train: NDArray[np.int64], task: str
+) -> Iterator[str]:
+    """What was done to the columns, as sentences."""
+    scaled = [column for column in encoding.features if isinstance(column, Scaled)]
+    if scaled:
+        yield f"standardised with the mean and deviation of the training rows: {listed([one.name for one in scaled])}"
+    constant = [one.name for one in scaled if _is_constant(features[one.name], train)]
+    if constant:
+        yield f"the same in every training row, so that nothing can be learned from it: {listed(constant)}"
+    for how, words in (("onehot", "one column of 0 and 1 per category"), ("index", "indices from 1, 0 for none")):
+        coded = [one for one in encoding.features if isinstance(one, Indexed) and one.how == how]
+        if coded:
+            heads = ", ".join(f"{shown(one.name)!r} {len(one.categories):,}" for one in coded[:8])
+            more = f" and {len(coded) - 8:,} more" if len(coded) > 8 else ""
+            yield f"categories as {words}: {heads}{more}"
+    for target in encoding.targets if task == "regression" else ():
+        if isinstance(target, Scaled) and (target.mean, target.deviation) != (0.0, 1.0):
+            yield (
+                f"target {shown(target.name)!r} is standardised: mean {target.mean:g}, deviation "
+                f"{target.deviation:g}; errors are in deviations, and &scale-target=no keeps its own unit"
+            )
+
+
+def _is_constant(column: Column, train: NDArray[np.int64]) -> bool:
+    assert isinstance(column, Numbers)
+    values = column.values[train]
+    there = values[~np.isnan(values)]
+    return not len(there) or bool((there == there[0]).all())

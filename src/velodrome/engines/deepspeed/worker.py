@@ -19,12 +19,12 @@ from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
-from velodrome.engines.torch.together import TogetherLearner
+from velodrome.engines.torch.strategies.fsdp import TogetherLearner
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
-from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
+from velodrome.worker.sampler import computing
 
 #: The stage of ZeRO by strategy.
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}

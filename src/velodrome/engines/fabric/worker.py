@@ -13,8 +13,8 @@ from torch import nn
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer, make_optimizer
-from velodrome.engines.torch.prepared import PreparedDdpLearner
 from velodrome.engines.torch.process_group import connect
+from velodrome.engines.torch.strategies.ddp import PreparedDdpLearner
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
 

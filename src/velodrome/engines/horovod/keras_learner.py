@@ -14,24 +14,22 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
-from velodrome.models.given_arrays import read_matching
+from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
-from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
-from velodrome.worker.transport_learner import TransportLearner
+from velodrome.worker.transport_learner import TransportLearner, count_classified
 
 WEIGHTS = "model.safetensors"
 EVALUATION_BATCH = 512
@@ -43,7 +41,7 @@ class KerasLearner(TransportLearner):
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         job, data = context.job, context.data
-        if not isinstance(data, Splits):
+        if data.kind != "images":
             raise BadRequest(f"--dataset {job.dataset!r}: engine horovod with --framework tensorflow trains on images "
                              "of bytes; choose --framework torch")
         self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)

@@ -14,7 +14,7 @@ from velodrome.engines.horovod.session import HorovodTransport
 from velodrome.transport.base import Alone
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.promise import warn_of_zoo_model
+from velodrome.worker.transport_learner import warn_of_zoo_model
 
 
 def train(context: Context) -> None:

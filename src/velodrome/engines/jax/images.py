@@ -12,9 +12,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.errors import BadRequest
@@ -22,9 +21,9 @@ from velodrome.models import jax_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
-from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
+from velodrome.worker.transport_learner import count_classified
 
 EVALUATION_BATCH = 512
 #: Bytes of images that are gathered at a time and handed to the compiled loop.
@@ -51,7 +50,7 @@ class ImageLearner(JaxLearner):
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
         data, job = context.data, context.job
-        if not isinstance(data, Splits):
+        if data.kind != "images":
             raise BadRequest(f"--dataset {job.dataset!r}: engine jax trains on images of bytes and on text; choose "
                              "engine torch or tensorflow for it")
         self._data, self._transform = data, transform_of(job.pixels, data)

@@ -24,13 +24,13 @@ from velodrome import files
 from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_all, in_each, local, over
 from velodrome.engines.jax.optimizer import make_optimizer
 from velodrome.errors import PeerLost, headline
-from velodrome.models.given_arrays import read_matching
+from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Learner, State
+from velodrome.worker.transport_learner import gather
 
 WEIGHTS = "model.safetensors"
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)

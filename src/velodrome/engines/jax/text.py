@@ -19,7 +19,7 @@ from velodrome.engines.jax.learner import JaxLearner, Made
 from velodrome.models import jax_zoo
 from velodrome.models.recipe import VOCABULARY
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.text_schedule import EVALUATION_ROWS, TextSchedule, evaluation_rows
+from velodrome.tasks.schedule import EVALUATION_ROWS, TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part

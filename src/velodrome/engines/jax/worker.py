@@ -18,9 +18,9 @@ from velodrome.transport.interfaces import address_towards
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport
 from velodrome.worker import loop
-from velodrome.worker.activity import computing
 from velodrome.worker.context import Context
-from velodrome.worker.promise import warn_of_zoo_model
+from velodrome.worker.sampler import computing
+from velodrome.worker.transport_learner import warn_of_zoo_model
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
 _LIMIT_SECONDS = 7 * 24 * 3600

@@ -11,18 +11,17 @@ import numpy as np
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
-from velodrome.data.gather import Gather
+from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.mxnet.learner import MxnetLearner, restore
 from velodrome.errors import BadRequest
 from velodrome.models import mxnet_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, evaluation_indices
 from velodrome.transport.base import Transport
-from velodrome.worker.classified import count_classified
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
+from velodrome.worker.transport_learner import count_classified
 
 EVALUATION_BATCH = 512
 
@@ -46,7 +45,7 @@ class ImageLearner(MxnetLearner):
 
     def __init__(self, context: Context, transport: Transport, store: Any) -> None:
         data, job = context.data, context.job
-        if not isinstance(data, Splits):
+        if data.kind != "images":
             raise BadRequest(f"--dataset {job.dataset!r}: engine mxnet trains on images of bytes and on text; choose "
                              "another engine for it")
         self._data, self._transform = data, transform_of(job.pixels, data)

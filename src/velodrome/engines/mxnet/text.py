@@ -16,7 +16,7 @@ from velodrome.engines.mxnet.learner import MxnetLearner, restore
 from velodrome.models import mxnet_zoo
 from velodrome.models.recipe import VOCABULARY
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.text_schedule import TextSchedule, evaluation_rows
+from velodrome.tasks.schedule import TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part

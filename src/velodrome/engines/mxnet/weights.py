@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 
-from velodrome.models.given_arrays import read_matching
+from velodrome.models.initial_weights import read_matching
 
 
 def load_given(parameters: Mapping[str, Any], file: str) -> tuple[str, ...]:

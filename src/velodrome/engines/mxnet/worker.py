@@ -34,7 +34,7 @@ def _work(context: Context) -> None:
         from velodrome.engines.mxnet.images import ImageLearner
         from velodrome.engines.mxnet.text import TextLearner
         from velodrome.worker import loop
-        from velodrome.worker.promise import warn_of_zoo_model
+        from velodrome.worker.transport_learner import warn_of_zoo_model
 
     with context.events.phase("connect"), context.waiting():
         transport, store = _connect(context, mx)

@@ -21,7 +21,7 @@ from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.transports import connect_mpi
+from velodrome.worker.transport_learner import connect_mpi
 
 
 class AllReduce(Replicas):

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from velodrome.data.arrays import ArrayField, Arrays
+from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.tensorflow.pixels import to_inputs
 from velodrome.job.job import Job
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 
 
 class GraphBatch(Batch):
@@ -31,7 +31,7 @@ class ArrayInputs:
     """Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images scaled as
     `--pixels` says."""
 
-    def __init__(self, job: Job, data: Arrays, dtype: tf.DType) -> None:
+    def __init__(self, job: Job, data: ExampleSet, dtype: tf.DType) -> None:
         self.pixels = transform_of_arrays(job.pixels, data)
         self._dtype, self._data = dtype, data
         #: The format of every input, by name.

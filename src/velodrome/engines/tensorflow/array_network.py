@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.array_inputs import ArrayInputs
 from velodrome.engines.tensorflow.array_trial import ArrayTrial
@@ -26,18 +26,17 @@ from velodrome.engines.tensorflow.objectives import Computed, objective_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores, other_size, way_out
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import COLUMNS
-from velodrome.tasks.batch import Batch as TaskBatch
+from velodrome.tasks.counts import Batch as TaskBatch
 from velodrome.tasks.examples import ExampleTask
 
 
 class ArrayNetwork(KerasNetwork):
     """A built model, checked against the data and tried with its loss."""
 
-    def __init__(self, job: Job, task: ExampleTask, data: Arrays, saved: Path | None = None) -> None:
+    def __init__(self, job: Job, task: ExampleTask, data: ExampleSet, saved: Path | None = None) -> None:
         """With `saved`, the model is loaded from that folder, to be evaluated."""
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
@@ -147,7 +146,7 @@ class ArrayNetwork(KerasNetwork):
         }
 
 
-def _arguments(job: Job, task: ExampleTask, data: Arrays) -> dict[str, Any]:
+def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
     """What the user's function is called with."""
     if is_own(job.model):
         return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)

@@ -19,8 +19,7 @@ from velodrome.engines.tensorflow.objectives import ClassObjective, OutputObject
 from velodrome.engines.tensorflow.softmax import last_activation
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
-from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import are_probabilities, class_scores, probabilities_note
+from velodrome.models.checks import are_probabilities, class_scores, probabilities_note, wrong_batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 

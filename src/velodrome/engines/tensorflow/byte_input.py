@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from velodrome.models.byte_input import Operation, is_for_bytes
+from velodrome.models.checks import Operation, is_for_bytes
 
 _OPERATIONS: dict[str, Operation] = {
     "RealDiv": "divide", "Div": "divide", "Mul": "multiply", "Sub": "subtract",

@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import ArrayPart
-from velodrome.data.gather import Gather
-from velodrome.data.splits import Part
-from velodrome.tasks.ahead import rows_of
+from velodrome.data.examples import ExamplePart, Gather
 from velodrome.tasks.schedule import Indices
 
 
@@ -27,15 +24,16 @@ class Examples(NamedTuple):
 class Source:
     """A part that a task loaded, as TensorFlow's side reads it."""
 
-    def __init__(self, part: Part | ArrayPart) -> None:
+    def __init__(self, part: ExamplePart, kind: str = "arrays") -> None:
+        """`kind` is that of the data: labelled images are one array of each, and not arrays by name."""
         #: The whole arrays; None where rows are computed when they are asked for.
         self.arrays: Examples | None = None
-        if isinstance(part, Part):
+        if kind == "images":
             self.arrays = Examples(part.images, np.asarray(part.labels, np.int64))
-        elif type(part) is ArrayPart:
+        elif not part.computed:
             self.arrays = Examples(dict(part.inputs), {name: np.asarray(each) for name, each in part.targets.items()})
         self._length = len(part)
-        self._rows: Any = rows_of(part) if isinstance(part, ArrayPart) and self.arrays is None else None
+        self._rows: Any = part.reader() if self.arrays is None else None
         self.spec: Examples = _spec_of(part if self.arrays is None else self.arrays)
         self.input_bytes = sum(_bytes_of(spec) for spec in tf.nest.flatten(self.spec.inputs))
 

@@ -17,9 +17,8 @@ from velodrome.engines.tensorflow import batches as batches
 from velodrome.engines.tensorflow.batches import Constants, ReplicaBatches, constants_of
 from velodrome.engines.tensorflow.examples import Examples, Source
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.tasks.schedule import Partition, Schedule
-from velodrome.tasks.text_schedule import TextSchedule, Words
-from velodrome.tasks.text_schedule import evaluation_rows as rows_of_text
+from velodrome.tasks.schedule import Partition, Schedule, TextSchedule, Words
+from velodrome.tasks.schedule import evaluation_rows as rows_of_text
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 
@@ -134,7 +133,7 @@ class IndexFeed(Feed):
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self._sources = {part: Source(getattr(context.data, part)) for part in PARTS}
+        self._sources = {part: Source(getattr(context.data, part), context.data.kind) for part in PARTS}
         self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
         fixed = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in self._constants["train"].items()}
         self.spec = ReplicaBatches(batches.STEPS, self._sources["train"].spec, fixed)

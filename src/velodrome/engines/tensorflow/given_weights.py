@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from velodrome.errors import BadRequest
 from velodrome.models.description import check_unpacked
-from velodrome.models.given_weights import Matching, check_readable, check_size
+from velodrome.models.initial_weights import Matching, check_readable, check_size
 
 #: The member of a .keras file that holds its weights.
 _MEMBER = "model.weights.h5"

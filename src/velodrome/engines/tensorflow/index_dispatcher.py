@@ -120,7 +120,8 @@ class IndexDispatcher(ParameterServer):
         self._schedule, self._scheduled, self._data.epoch = schedule, 0, self.epoch
         self._closure_steps = self._steps_per_closure(schedule.steps)
         if not self._data.is_kept("train"):
-            bytes_of_step = Source(self._context.data.train).input_bytes * schedule.batch_sizes[0]
+            data = self._context.data
+            bytes_of_step = Source(data.train, data.kind).input_bytes * schedule.batch_sizes[0]
             self._closure_steps = max(1, min(self._closure_steps, _SENT_BYTES // bytes_of_step))
         steps = int(min(schedule.steps * self._context.job.epochs, self._context.job.steps or math.inf))
         self._unrolled = not self._stock and steps >= _LONG_JOB and len(self._network.shapes) <= _SMALL_NETWORK

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.catalog.models import is_own
-from velodrome.data.splits import Splits
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
 from velodrome.engines.tensorflow.compiled import ignored_settings
@@ -22,12 +22,10 @@ from velodrome.engines.tensorflow.softmax import before_activation, class_losses
 from velodrome.engines.tensorflow.trial import Findings, Trial
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.byte_input import byte_input_note
-from velodrome.models.outputs import check_outputs, class_scores
+from velodrome.models.checks import byte_input_note, check_outputs, class_scores, other_size, way_out
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
-from velodrome.tasks.classification import Classification
+from velodrome.tasks.classes import Classification
 
 _MOST_CONFUSED = 100
 
@@ -40,9 +38,9 @@ class Network(KerasNetwork):
     #: A model of the zoo returns logits, and takes any batch.
     _found = Findings()
 
-    def __init__(self, job: Job, data: Splits, saved: Path | None = None) -> None:
+    def __init__(self, job: Job, data: ExampleSet, saved: Path | None = None) -> None:
         """With `saved`, the model is loaded from that folder, to be evaluated."""
-        self.shape, self.classes = data.input_shape, data.classes
+        self.shape, self.classes = data.input_shape, data.class_count
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)

@@ -10,14 +10,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
 from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
-from velodrome.models.outputs import class_scores
-from velodrome.tasks.batch import Batch
+from velodrome.models.checks import class_scores
+from velodrome.tasks.classes import Binary, MultiLabel
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.labels import Binary, MultiLabel
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.regression import Regression
 
@@ -200,7 +200,7 @@ class OwnObjective(Objective):
 
 
 def objective_of(
-    task: ExampleTask, model: keras.Model, data: Arrays, dtype: tf.DType, smoothing: float = 0.0
+    task: ExampleTask, model: keras.Model, data: ExampleSet, dtype: tf.DType, smoothing: float = 0.0
 ) -> Objective:
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):

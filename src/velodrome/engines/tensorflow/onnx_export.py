@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.engines.tensorflow.model_file import restored
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores
 from velodrome.models.served import ServedState
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 from velodrome.worker.onnx_export import Exported, Named
 
 NEEDS = ("onnx", "tf2onnx")

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of
-from velodrome.data.splits import Splits
 from velodrome.job.job import Job
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
@@ -26,7 +26,7 @@ _FOR_BYTES = 1 / 16
 Expected = Literal["bytes", "adapting", "other"]
 
 
-def choose_transform(job: Job, model: keras.Model, data: Splits) -> tuple[PixelTransform, tuple[str, ...]]:
+def choose_transform(job: Job, model: keras.Model, data: ExampleSet) -> tuple[PixelTransform, tuple[str, ...]]:
     """The transform of a job's pixels, and what the user should know about it, as sentences."""
     first = _preprocessing(model)
     expected = "other" if first is None else _expected(first)

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from velodrome.models import generators
-from velodrome.models.promises import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
+from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
 
 
 def reasons_of(model: keras.Model, batch: Any) -> list[str]:

@@ -24,12 +24,12 @@ from velodrome.engines.tensorflow.rates import GraphRates, steps_of_epoch
 from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
 from velodrome.engines.tensorflow.totals import over_total, with_total
 from velodrome.models.generators import Generators, preserved
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Inspection, Learner, Part, State
+from velodrome.worker.transport_learner import gather
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20
@@ -281,13 +281,13 @@ class Replicas(Learner):
         mine = self._own_answers() if part == "test" and self._network.has_answers else None
         parts = [self._take_counts().vector(self._network.counted), confusion, self._own_scores(part)]
         if mine is not None:
-            parts.append(answers.to_vector(mine))
+            parts.append(correctness_bits.to_vector(mine))
         ends = np.cumsum([len(each) for each in parts])
         counts, confusion, scores, *found, _ = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
         if classes := self._network.confusion_classes:
             self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
         if mine is not None:
-            self.answers = answers.from_vector(found[0], len(mine))
+            self.answers = correctness_bits.from_vector(found[0], len(mine))
         return count_scores(self._context, part, self._network.counts(counts), scores)
 
     def _own_answers(self) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slic
 from velodrome.engines.tensorflow.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.text_schedule import TextSchedule
+from velodrome.tasks.schedule import TextSchedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 

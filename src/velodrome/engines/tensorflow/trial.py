@@ -16,14 +16,14 @@ import tensorflow as tf
 from velodrome.engines.tensorflow.byte_input import expects_bytes
 from velodrome.engines.tensorflow.softmax import Activation, last_activation
 from velodrome.models import generators
-from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import (
+from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
     check_outputs,
     class_scores,
     has_auxiliary,
     probabilities_note,
+    wrong_batch,
 )
 from velodrome.models.own import fits_data
 

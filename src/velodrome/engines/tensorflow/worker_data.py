@@ -35,7 +35,7 @@ class WorkerData:
     def __init__(self, coordinator: Any, data: Any, *, published: bool) -> None:
         """`published`: the workers have opened their own examples."""
         self._coordinator, self._published = coordinator, published
-        self._parts = {part: Source(getattr(data, part)) for part in worker_files.PARTS}
+        self._parts = {part: Source(getattr(data, part), data.kind) for part in worker_files.PARTS}
         self._datasets: dict[str, Any] = {}
         #: The epoch that begins, counted from 1; set by the learner.
         self.epoch = 0

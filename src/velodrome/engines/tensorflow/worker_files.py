@@ -37,7 +37,7 @@ def supported() -> bool:
 def publish(data: Any) -> None:
     """In a worker: open the examples for the closures to come."""
     for part in PARTS:
-        source = Source(getattr(data, part))
+        source = Source(getattr(data, part), data.kind)
         arrays = [] if source.arrays is None else tf.nest.flatten(source.arrays)  # the chief sends what is computed
         for array, descriptor in zip(arrays, _descriptors(part, len(arrays)), strict=True):
             _open(_file_of(array), descriptor)

@@ -10,26 +10,26 @@ import torch
 from torch import nn
 
 from velodrome.catalog.models import is_own
-from velodrome.data.arrays import Arrays
+from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.engines.torch import array_trial, trial
-from velodrome.engines.torch.array_feed import Columns
-from velodrome.engines.torch.layout import put_channels_last
-from velodrome.engines.torch.network import Network, dtype_of, loss_of_logits, seed_everything
+from velodrome.engines.torch.calling import LogitsModel
+from velodrome.engines.torch.feed import Columns, dtype_of
+from velodrome.engines.torch.model_checks import put_channels_last
+from velodrome.engines.torch.network import Network, loss_of_logits, seed_everything
 from velodrome.engines.torch.objectives import ObjectiveModule, OwnObjective, objective_of
-from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.tasks.batch import Batch
+from velodrome.models.checks import other_size, way_out
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
 
 
-def input_shape_of(data: Arrays) -> Shape:
+def input_shape_of(data: ExampleSet) -> Shape:
     """The shape of the only input, or of each by name; images are (channels, height, width)."""
     shapes = {
         one.name: (one.shape[-1], *one.shape[:-1]) if one.name in data.images else one.shape for one in data.inputs
@@ -49,7 +49,7 @@ def make(model: str, given: dict[str, Any], input_shape: Shape, outputs: int | d
     return built
 
 
-def arguments_of(job: Job, data: Arrays, task: ExampleTask) -> dict[str, Any]:
+def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any]:
     """What the user's function is called with."""
     if not is_own(job.model):
         if job.model_args:
@@ -60,14 +60,14 @@ def arguments_of(job: Job, data: Arrays, task: ExampleTask) -> dict[str, Any]:
     return own.arguments_for(own.builder_of(job.model), input_shape_of(data), task.outputs(data), job.model_args)
 
 
-def columns_of(job: Job, data: Arrays, device: torch.device, *, channels_last: bool) -> Columns:
+def columns_of(job: Job, data: ExampleSet, device: torch.device, *, channels_last: bool) -> Columns:
     """How the job's arrays become tensors."""
     pixels = transform_of_arrays(job.pixels, data)
     return Columns(data, dtype_of(job), device, channels_last=channels_last, pixels=pixels)
 
 
 def build(
-    job: Job, data: Arrays, task: ExampleTask, device: torch.device, *, evaluation_batch: int,
+    job: Job, data: ExampleSet, task: ExampleTask, device: torch.device, *, evaluation_batch: int,
     model: nn.Module | None = None,
 ) -> Network:
     """The job's network with the weights that its seed decides, or `BadRequest`; with `model`, one that was loaded."""
@@ -120,7 +120,7 @@ def build(
 
 
 def _adapted(
-    job: Job, data: Arrays, task: ExampleTask, model: nn.Module, sample: Callable[[int], Batch], sizes: list[int],
+    job: Job, data: ExampleSet, task: ExampleTask, model: nn.Module, sample: Callable[[int], Batch], sizes: list[int],
     evaluation_size: int,
 ) -> tuple[nn.Module, dict[str, Any], tuple[str, ...]]:
     """A classifier that returns logits, what a saved model records of it, and notes: others stay as they are."""

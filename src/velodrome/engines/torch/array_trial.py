@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch import trial
-from velodrome.engines.torch.calling import scores
+from velodrome.engines.torch.calling import SoftmaxInput, scores
 from velodrome.engines.torch.objectives import Objective, OutputObjective, OwnObjective
-from velodrome.engines.torch.softmax import SoftmaxInput
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import own
-from velodrome.models.batches import wrong_batch
-from velodrome.tasks.batch import Batch
+from velodrome.models.checks import wrong_batch
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 

@@ -1,16 +1,18 @@
-"""How a user's model is called: with a tensor, a dictionary, or keywords if its `forward` names its inputs."""
+"""How a user's model is called, and how logits are found in what it returns."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as functional
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -46,3 +48,108 @@ def _by_keyword(kind: Any, names: tuple[str, ...]) -> bool:
         return False
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return all(name in parameters and parameters[name].kind in named for name in names)
+
+
+#: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input is recovered;
+#: probabilities that were computed in some other way; or sigmoids, which serve as logits.
+Outputs = Literal["logits", "softmax", "probabilities", "sigmoid"]
+
+_SOFTMAX = {functional.softmax, torch.softmax, torch.special.softmax, torch.Tensor.softmax}
+_LOG_SOFTMAX = {functional.log_softmax, torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax}
+_EXPONENTIAL = {torch.exp, torch.Tensor.exp}
+_SIGMOID = {functional.sigmoid, torch.sigmoid, torch.special.expit, torch.Tensor.sigmoid}
+#: What may follow the softmax: other shapes, places and number formats of the same values.
+_SAME_VALUES = {
+    torch.flatten, torch.squeeze, torch.reshape, torch.unsqueeze, torch.permute, torch.transpose, torch.movedim,
+    torch.select, torch.clone,
+    torch.Tensor.flatten, torch.Tensor.squeeze, torch.Tensor.reshape, torch.Tensor.unsqueeze, torch.Tensor.permute,
+    torch.Tensor.transpose, torch.Tensor.movedim, torch.Tensor.select, torch.Tensor.clone, torch.Tensor.__getitem__,
+    torch.Tensor.view, torch.Tensor.contiguous, torch.Tensor.to, torch.Tensor.type, torch.Tensor.float,
+    torch.Tensor.double,
+}
+
+
+class SoftmaxInput(TorchFunctionMode):
+    """Around a forward pass: keeps what went into its last softmax, or its last sigmoid if that came later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._outputs: torch.Tensor | None = None
+        self._inputs: torch.Tensor | None = None
+        self._sigmoid = False
+        self._log_probabilities: torch.Tensor | None = None
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = kwargs or {}
+        result = function(*args, **named)
+        if function in _SOFTMAX or function in _SIGMOID:
+            self._outputs, self._inputs = result, args[0] if args else named["input"]
+            self._sigmoid = function in _SIGMOID
+        elif function in _LOG_SOFTMAX:
+            self._log_probabilities = result
+        elif function in _EXPONENTIAL and args and args[0] is self._log_probabilities:
+            self._outputs, self._inputs, self._sigmoid = result, self._log_probabilities, False
+        elif function in _SAME_VALUES and args and args[0] is self._outputs:
+            self._outputs, self._inputs = result, function(self._inputs, *args[1:], **named)
+        return result
+
+    def logits(self, outputs: torch.Tensor) -> torch.Tensor | None:
+        """What a softmax made these outputs of; None if none did."""
+        found = None if self._sigmoid or outputs is not self._outputs else self._inputs
+        return None if found is None else found.to(outputs.dtype)
+
+    def sigmoid_input(self, outputs: torch.Tensor) -> torch.Tensor | None:
+        """What a sigmoid made these outputs of; None if none did."""
+        return self._inputs.to(outputs.dtype) if self._inputs is not None and self.is_sigmoid(outputs) else None
+
+    def is_sigmoid(self, outputs: torch.Tensor) -> bool:
+        """Whether these outputs came out of a sigmoid."""
+        return self._sigmoid and outputs is self._outputs
+
+
+def logarithm(probabilities: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities; the smallest number of the format stands for zero."""
+    return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+
+
+class LogitsModel(nn.Module):
+    """A user's model as the loss needs it: logits come out, in training and in evaluation.
+
+    `evaluation_batch` is for a model that takes batches of one size only: evaluation then calls it with no other.
+    `several` is for one that has several inputs, or returns its scores among other outputs.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None = None,
+        several: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model, self._several = model, several
+        self._in_training, self._in_evaluation, self._evaluation_batch = training, evaluation, evaluation_batch
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.model.training:
+            return self._logits(images, self._in_training)
+        if self._evaluation_batch is None:
+            return self._logits(images, self._in_evaluation)
+        missing = -len(images) % self._evaluation_batch
+        padded = torch.cat([images, images[:1].expand(missing, *images.shape[1:])])
+        parts = [self._logits(part, self._in_evaluation) for part in padded.split(self._evaluation_batch)]
+        return torch.cat(parts)[: len(images)]
+
+    def _logits(self, images: torch.Tensor, kind: Outputs) -> torch.Tensor:
+        if kind in ("logits", "sigmoid"):
+            return self._scores(images)
+        if kind == "probabilities":
+            return logarithm(self._scores(images))
+        with SoftmaxInput() as seen:
+            outputs = self._scores(images)
+        logits = seen.logits(outputs)
+        return logarithm(outputs) if logits is None else logits
+
+    def _scores(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = scores(self.model, images) if self._several else self.model(images)
+        return outputs

@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
-from velodrome.engines.torch import given_weights
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.generators import generators_of
 from velodrome.engines.torch.inspection import inspect_step
+from velodrome.engines.torch.model_file import load_initial_weights
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
 from velodrome.engines.torch.tasks.base import Replica, task_class
 from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
-from velodrome.tasks import answers
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.gather import gather
 from velodrome.worker.learner import Inspection, Learner, Part, State
+from velodrome.worker.transport_learner import gather
 
 
 class TorchLearner(Learner):
@@ -155,7 +155,7 @@ class TorchLearner(Learner):
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
-        from velodrome.engines.torch.division import divisions  # imports the learners of these strategies
+        from velodrome.engines.torch.strategies.traffic import divisions  # imports the learners of these strategies
 
         return divisions(self._context.job, self._context.data, self._network, workers, mesh, inspection.layers)
 
@@ -254,7 +254,7 @@ class TorchLearner(Learner):
             mine = self._task.evaluate(part)
         names = self._context.task.counted
         nothing = np.zeros(0)
-        found = nothing if mine.answers is None or part != "test" else answers.to_vector(mine.answers)
+        found = nothing if mine.answers is None or part != "test" else correctness_bits.to_vector(mine.answers)
         optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
         parts = [mine.counts.vector(names), *optional, found]
         vector = np.concatenate(parts)
@@ -264,7 +264,7 @@ class TorchLearner(Learner):
             classes = math.isqrt(len(confusion))
             self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
         if mine.answers is not None and part == "test":
-            self.answers = answers.from_vector(found, len(mine.answers))
+            self.answers = correctness_bits.from_vector(found, len(mine.answers))
         counts, task = Counts.of(summed, names), self._context.task
         if mine.scores is None:
             return counts
@@ -349,7 +349,7 @@ class TorchLearner(Learner):
         file, context = self._context.job.weights, self._context
         if file is None or self._transport.rank or (context.resume and checkpoint.latest(context.folder)):
             return
-        for note in given_weights.load(self._model, file):
+        for note in load_initial_weights(self._model, file):
             context.events.emit("warning", message=note)
 
     def _broadcast_model(self) -> None:

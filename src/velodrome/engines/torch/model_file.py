@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as serialize
 from torch import nn
@@ -19,9 +19,10 @@ from velodrome import files
 from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
-from velodrome.models.outputs import class_scores
+from velodrome.models.checks import class_scores
+from velodrome.models.initial_weights import Matching, check_readable
 from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 
 WEIGHTS = "model.safetensors"
 
@@ -165,3 +166,20 @@ def _load_arrays(folder: Path, about: Mapping[str, Any]) -> nn.Module:
         trial.initialise(about["model"], model, lambda: Batch(zeros, {}).x)
     model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
     return model.eval()
+
+
+@torch.no_grad()
+def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
+    """Copy what matches by name and shape into the model; what did not match, as sentences."""
+    check_readable(file)
+    places = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    try:
+        with safe_open(file, framework="pt") as stored:
+            # Shapes alone: only what fits is read.
+            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
+            for name in matching.loaded:
+                places[name].copy_(stored.get_tensor(name))
+    except SafetensorError as error:
+        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+    return matching.notes()

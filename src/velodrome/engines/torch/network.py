@@ -14,21 +14,18 @@ import torch.nn.functional as functional
 from torch import nn
 
 from velodrome.catalog.models import is_own
+from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of
-from velodrome.data.splits import Splits
 from velodrome.engines.torch import trial
-from velodrome.engines.torch.byte_input import expects_bytes
-from velodrome.engines.torch.calling import call
-from velodrome.engines.torch.layout import put_channels_last
-from velodrome.engines.torch.pixels import converter
-from velodrome.engines.torch.softmax import LogitsModel
+from velodrome.engines.torch.calling import LogitsModel, call
+from velodrome.engines.torch.feed import converter, dtype_of
+from velodrome.engines.torch.model_checks import expects_bytes, put_channels_last
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
-from velodrome.models.batches import other_size, way_out
-from velodrome.models.byte_input import byte_input_note
-from velodrome.tasks.classification import Classification
+from velodrome.models.checks import byte_input_note, other_size, way_out
+from velodrome.tasks.classes import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -124,10 +121,6 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
 
 
-def dtype_of(job: Job) -> torch.dtype:
-    return torch.float64 if job.dtype == "float64" else torch.float32
-
-
 def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Build a model by name for images of (channels, height, width)."""
     if not is_own(model):
@@ -142,7 +135,7 @@ def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int
     return built
 
 
-def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int) -> Network:
+def build(job: Job, data: ExampleSet, device: torch.device, *, evaluation_batch: int) -> Network:
     """The job's network with the weights that its seed decides, or `BadRequest`.
 
     `evaluation_batch` is the number of examples that are evaluated at a time.
@@ -151,7 +144,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     shape = channels, height, width
     seed_everything(job.seed)
     dtype, pixels = dtype_of(job), transform_of(job.pixels, data)
-    model = make(job.model, job.model_args, shape, data.classes).to(device=device, dtype=dtype)
+    model = make(job.model, job.model_args, shape, data.class_count).to(device=device, dtype=dtype)
     convert = converter(pixels, shape, dtype, device, channels_last=False)
 
     def sample(count: int) -> torch.Tensor:
@@ -169,7 +162,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
     found = trial.examine(
-        job.model, model, sample, data.classes, sizes=sizes,
+        job.model, model, sample, data.class_count, sizes=sizes,
         evaluation_size=other_size(data, replicas_of(job), evaluation_batch, sizes[0]), way_out=way_out(job, data),
     )
     notes = found.notes
@@ -204,7 +197,7 @@ def build(job: Job, data: Splits, device: torch.device, *, evaluation_batch: int
     )
 
 
-def _training_sizes(job: Job, data: Splits) -> list[int]:
+def _training_sizes(job: Job, data: ExampleSet) -> list[int]:
     """The numbers of examples that a process trains on at a time, largest first."""
     schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
     return [size for size in schedule.sizes(job.steps) if size]

@@ -15,7 +15,7 @@ from torch import nn
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.model_file import restored
 from velodrome.models.served import ServedState
-from velodrome.tasks.batch import Batch
+from velodrome.tasks.counts import Batch
 from velodrome.worker.onnx_export import Exported, Named
 
 NEEDS = ("onnx", "onnxscript")

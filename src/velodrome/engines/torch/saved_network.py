@@ -9,9 +9,9 @@ from torch import nn
 
 from velodrome.catalog.models import is_own
 from velodrome.data.pixels import transform_of
+from velodrome.engines.torch.calling import LogitsModel
 from velodrome.engines.torch.model_file import restored
 from velodrome.engines.torch.network import Autocast, Network, loss_of_logits
-from velodrome.engines.torch.softmax import LogitsModel
 from velodrome.models.description import check_data
 from velodrome.models.recipe import read_description
 from velodrome.worker.context import Context

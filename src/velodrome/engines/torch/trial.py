@@ -11,18 +11,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from velodrome.engines.torch.calling import call, scores
+from velodrome.engines.torch.calling import Outputs, SoftmaxInput, call, scores
 from velodrome.engines.torch.generators import generators_of
-from velodrome.engines.torch.softmax import Outputs, SoftmaxInput
 from velodrome.errors import BadRequest
 from velodrome.models import generators, own
-from velodrome.models.batches import wrong_batch
-from velodrome.models.outputs import (
+from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
     check_outputs,
     has_auxiliary,
     probabilities_note,
+    wrong_batch,
 )
 
 #: What a model is called with: a tensor, or several by name.

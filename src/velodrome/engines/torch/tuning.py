@@ -1,13 +1,19 @@
-"""What Velodrome sets in a PyTorch process beside PyTorch's own defaults. Each setting is left out, without harm, where
-the machine does not have it."""
+"""What Velodrome sets in a PyTorch process beside PyTorch's own defaults: memory, denormals, how threads wait."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
+
+from velodrome.machine import allowed_cores
+from velodrome.worker.sampler import CpuTime
 
 #: Names of malloc.h, with the bytes that are set; larger values of the first are refused.
 _M_MMAP_THRESHOLD, _LARGEST_KEPT = -3, 32 << 20
@@ -37,3 +43,115 @@ def flush_denormals() -> bool:
     The optimizer's state of a gradient that stays zero decays into them. Threads that start later inherit it.
     """
     return torch.set_flush_denormal(True)
+
+
+#: Seconds between two looks at the cores.
+INTERVAL = 0.5
+#: Cores in use by other programs from which on threads sleep, and below which they spin again. Less than this costs
+#: less than sleeping does.
+CROWDED, FREE = 0.3, 0.15
+#: The cores that the OpenMP library found when it was loaded, which is when this module is imported.
+_CORES_AT_IMPORT = len(allowed_cores())
+
+
+def should_sleep(foreign: float, sleeping: bool) -> bool:
+    """Whether threads should sleep while they wait, beside programs that use so many of the process's cores."""
+    return foreign > (FREE if sleeping else CROWDED)
+
+
+def openmp_library() -> ctypes.CDLL | None:
+    """GNU's OpenMP library as PyTorch loaded it; None if it uses another one."""
+    with suppress(OSError, StopIteration, AttributeError):
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        paths = dict.fromkeys(line[line.index("/") :] for line in maps if "/libgomp" in line)
+        # Other packages may bring a copy of their own.
+        path = next((path for path in paths if "/torch/" in path), None) or next(iter(paths))
+        library = ctypes.CDLL(path)
+        return library if library.GOMP_parallel else None
+    return None
+
+
+class IdleThreads:
+    """So many OpenMP threads without work that there are more threads than cores, beside those that compute."""
+
+    def __init__(self, library: ctypes.CDLL, computing: int) -> None:
+        self._library = library
+        # The one that starts them is among them, and OpenMP does not count it.
+        self._count = max(2, _CORES_AT_IMPORT - computing + 2)
+        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
+
+    @property
+    def exist(self) -> bool:
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Start them; returns when they are there."""
+        self._done, ready = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(self._done, ready), name="velodrome-idle", daemon=True)
+        self._thread.start()
+        ready.wait()
+
+    def _hold(self, done: threading.Event, ready: threading.Event) -> None:
+        # Threads belong to the one that started them: they last as long as it does. Each calls free(NULL).
+        self._library.GOMP_parallel(ctypes.CDLL(None).free, None, self._count, 0)
+        ready.set()
+        done.wait()
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._done.set()
+            self._thread.join()
+            self._thread = None
+
+
+class CoreWatch(threading.Thread):
+    """Looks every half second whether other programs use this process's cores; accordingly, threads sleep or spin."""
+
+    def __init__(self, idle_threads: IdleThreads, cpu_time: CpuTime, interval: float = INTERVAL) -> None:
+        super().__init__(name="velodrome-cores", daemon=True)
+        self._idle_threads, self._cpu_time = idle_threads, cpu_time
+        self._interval, self._done = interval, threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(self._interval):
+            self.look()
+
+    def look(self) -> None:
+        times, sleeping = self._cpu_time.since_last(), self._idle_threads.exist
+        if times is None or times["seconds"] <= 0:
+            return
+        foreign = (times["busy"] - times["own"]) / times["seconds"]
+        if should_sleep(foreign, sleeping) == sleeping:
+            return
+        how = "spin again" if sleeping else "sleep"
+        with suppress(OSError):  # the disk that holds the log may be full
+            sys.stderr.write(f"other programs use {max(0.0, foreign):.1f} of this process's cores: threads that wait "
+                             f"{how}\n")
+            sys.stderr.flush()
+        if sleeping:
+            self._idle_threads.stop()
+        else:
+            self._idle_threads.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+        self._idle_threads.stop()
+
+
+@contextmanager
+def sleeping_beside_other_programs(threads: int) -> Iterator[None]:
+    """Let the threads of this process sleep while they wait, whenever other programs use its cores."""
+    chosen = any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
+    library = openmp_library() if threads > 1 and not chosen else None
+    if library is None:
+        yield
+        return
+    # Counts the cores that this process is pinned to.
+    watch = CoreWatch(IdleThreads(library, threads), CpuTime())
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()

@@ -9,8 +9,7 @@ from importlib import import_module
 import torch
 
 from velodrome.catalog.world import World
-from velodrome.data.arrays import Arrays
-from velodrome.engines.torch import tuning, waiting
+from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.saved_network import load_network
 from velodrome.engines.torch.tasks.base import task_class
@@ -28,7 +27,7 @@ def train(context: Context, connect: Connect | None = None) -> None:
         if context.job.implementation == "velodrome":
             tuning.keep_freed_memory()
             tuning.flush_denormals()
-            stack.enter_context(waiting.sleeping_beside_other_programs(context.threads))
+            stack.enter_context(tuning.sleeping_beside_other_programs(context.threads))
         torch.set_num_threads(context.threads)
         _train(context, connect or _connect)
 
@@ -42,7 +41,7 @@ def _train(context: Context, connect: Connect) -> None:
         transport, learner_class = connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        if context.saved_model is None or isinstance(context.data, Arrays):
+        if context.saved_model is None or context.data.kind != "images":
             network = task_class(context).network(context, device)
         else:
             network = load_network(context.saved_model, context, device)
@@ -57,7 +56,7 @@ def choose_device(world: World, gpus: int) -> torch.device:
 
 #: The modules of strategies that train in a process group of PyTorch, and their learners.
 _IN_PROCESS_GROUP = {
-    "ddp": ("ddp", "DdpLearner"), "zero1": ("zero1", "Zero1Learner"), "fsdp": ("fsdp", "FsdpLearner"),
+    "ddp": ("ddp", "DdpLearner"), "zero1": ("ddp", "Zero1Learner"), "fsdp": ("fsdp", "FsdpLearner"),
     "tensor": ("tensor", "TensorLearner"), "pipeline": ("pipeline", "PipelineLearner"),
     "local-sgd": ("periodic", "LocalSgdLearner"), "diloco": ("periodic", "DilocoLearner"),
 }
@@ -69,11 +68,11 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         from velodrome.engines.torch.process_group import connect
 
         module, name = _IN_PROCESS_GROUP[context.job.strategy]
-        found: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.{module}"), name)
+        found: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.strategies.{module}"), name)
         return connect(context, gpus=gpus), found
     if context.job.strategy == "allreduce":
-        from velodrome.engines.torch.allreduce import AllReduceLearner
-        from velodrome.worker.transports import connect_mpi
+        from velodrome.engines.torch.strategies.allreduce import AllReduceLearner
+        from velodrome.worker.transport_learner import connect_mpi
 
         return connect_mpi(context), AllReduceLearner
     return Alone(), TorchLearner

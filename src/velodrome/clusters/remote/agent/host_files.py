@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from velodrome.clusters.remote.agent.frames import CHUNK, Header
+from velodrome.clusters.remote.agent.streams import CHUNK, Header
 
 Send = Callable[[Header, bytes], None]
 _INCOMPLETE = (".part", ".tmp")

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from velodrome.clusters.remote.agent.frames import Header
+from velodrome.clusters.remote.agent.streams import Header
 
 #: Where engine environments are installed on this host: as `environments.folder` has it.
 _ENVIRONMENTS, _USUAL_ENVIRONMENTS = "VELODROME_ENVIRONMENTS", "~/.local/share/velodrome/environments"

@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.clusters.remote.agent import network
-from velodrome.clusters.remote.agent.cleaning import MARK, Guardian, clean, kill_group
-from velodrome.clusters.remote.agent.frames import GREETING, Decoder, Header, encode
+from velodrome.clusters.remote.agent.cleaning import MARK, Guardian, clean, kill_group, note_agent, remove_leftovers
 from velodrome.clusters.remote.agent.host_files import HostFiles
-from velodrome.clusters.remote.agent.leftovers import note_agent, remove_leftovers
-from velodrome.clusters.remote.agent.streams import Files, Pipes, Stream
+from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, Pipes, Stream, encode
 
 #: A line without an end is passed on when it is as long as this.
 _LONGEST_LINE = 8 << 20

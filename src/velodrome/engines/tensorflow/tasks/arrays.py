@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.base import TensorFlowTask
-from velodrome.models.promises import outside_promise, promised
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.tasks.examples import ExampleTask
 from velodrome.worker.context import Context
 
@@ -22,8 +22,8 @@ class ArrayTask(TensorFlowTask):
     def network(self, context: Context) -> FlatModel:
         network = self._network(context)
         if context.is_chief and context.saved_model is None:
-            reasons = network.reasons_outside_promise() if promised(context.job) else ()
-            for note in (*network.notes, *outside_promise(context.job.model, reasons)):
+            reasons = network.reasons_outside_promise() if claims_equivalence(context.job) else ()
+            for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from velodrome.data.arrays import Arrays
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.tasks.arrays import ArrayTask
 from velodrome.worker.context import Context
@@ -12,7 +11,7 @@ class ClassificationTask(ArrayTask):
     """Images with labels, or arrays."""
 
     def _network(self, context: Context) -> FlatModel:
-        if isinstance(context.data, Arrays):
+        if context.data.kind != "images":
             return super()._network(context)
         from velodrome.engines.tensorflow.network import Network
 

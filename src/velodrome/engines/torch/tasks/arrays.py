@@ -12,18 +12,17 @@ import numpy as np
 import torch
 
 from velodrome import files
-from velodrome.engines.torch.array_feed import Feed, feed_of
 from velodrome.engines.torch.array_network import arguments_of, build, columns_of, input_shape_of
+from velodrome.engines.torch.feed import Feed, feed_of
+from velodrome.engines.torch.model_checks import differences_of
 from velodrome.engines.torch.model_file import load
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import ObjectiveModule, OutputObjective, OwnObjective
-from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
 from velodrome.engines.torch.tasks.classification import EVALUATION_BATCH, MAX_CONFUSION_CLASSES
-from velodrome.models.promises import outside_promise, promised
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.models.recipe import COLUMNS
-from velodrome.tasks.batch import Batch
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Batch, Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
@@ -55,8 +54,8 @@ class ArrayTask(TorchTask):
             model=None if saved is None else load(saved, job.model, job.model_args).train(),
         )
         if context.is_chief and saved is None:
-            reasons = reasons_of(network.model, network.call) if promised(job) and network.call else ()
-            for note in (*network.notes, *outside_promise(job.model, reasons)):
+            reasons = differences_of(network.model, network.call) if claims_equivalence(job) and network.call else ()
+            for note in (*network.notes, *equivalence_warnings(job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.data.arrays import Arrays
 from velodrome.engines.torch.network import Network
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Indices, evaluation_indices
@@ -102,7 +101,6 @@ class TorchTask(ABC):
 
 def task_class(context: Context) -> type[TorchTask]:
     """PyTorch's side of the job's task; classification of anything but byte images is that of arrays."""
-    arrays = isinstance(context.data, Arrays)
-    module = "velodrome.engines.torch.tasks.arrays" if arrays else context.task.module("torch")
+    module = "velodrome.engines.torch.tasks.arrays" if context.data.kind == "arrays" else context.task.module("torch")
     found: type[TorchTask] = import_module(module).TASK
     return found

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from velodrome.engines.torch.examples import Examples, examples_of
+from velodrome.engines.torch.feed import Examples, examples_of
+from velodrome.engines.torch.model_checks import differences_of
 from velodrome.engines.torch.network import Network, build
-from velodrome.engines.torch.promises import reasons_of
 from velodrome.engines.torch.tasks.base import EvaluationCounts, Replica, Stepper, TorchTask
-from velodrome.models.promises import outside_promise, promised
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker.context import Context
@@ -37,8 +37,11 @@ class ClassificationTask(TorchTask):
         network = build(context.job, context.data, device, evaluation_batch=EVALUATION_BATCH)
         if context.is_chief:
             job, sample = context.job, network.sample
-            reasons = reasons_of(network.model, lambda model: model(sample())) if promised(job) and sample else ()
-            for note in (*network.notes, *outside_promise(job.model, reasons)):
+            reasons = (
+                differences_of(network.model, lambda model: model(sample()))
+                if claims_equivalence(job) and sample else ()
+            )
+            for note in (*network.notes, *equivalence_warnings(job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
 

@@ -19,7 +19,7 @@ from velodrome.engines.torch.tasks.base import EvaluationCounts, Stepper, TorchT
 from velodrome.models.recipe import VOCABULARY
 from velodrome.models.torch_zoo import LstmState
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.text_schedule import TextSchedule, Words, evaluation_rows
+from velodrome.tasks.schedule import TextSchedule, Words, evaluation_rows
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
 

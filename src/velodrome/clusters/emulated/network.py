@@ -1,0 +1,295 @@
+"""The nodes of a cluster and what connects them: a bridge of the kernel, or a switch in user space where packets must
+be delayed and the kernel cannot do it (no `netem`). Either can cut a node off from the others.
+
+A namespace lives as long as a process in it does. The first process of each node, its holder, ends when its standard
+input closes, which the kernel does when the controller ends, in whatever way. So no namespace, interface or mount can
+outlive the controller. What connects the nodes has a namespace of its own, and so has the gateway to storage; the
+machine's own network is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from velodrome.clusters.emulated import EmulatedCluster, switch
+from velodrome.clusters.emulated.limits import folder_prefix
+from velodrome.clusters.emulated.node import Gateway, Node, names_of_machine
+from velodrome.errors import BadRequest, VelodromeError
+
+_SECONDS = 10.0
+_TUN = Path("/dev/net/tun")
+
+
+class Links(Protocol):
+    """The network between nodes."""
+
+    @property
+    def delayed_by(self) -> str | None:
+        """What delays packets: `netem` or `user space`; None if nothing does."""
+
+    def lead(self, seconds: float) -> None:
+        """Let packets leave earlier by the time that the emulation itself takes."""
+
+    def add(self, node: Node) -> None:
+        """Connect one more host to the nodes."""
+
+    def cut(self, number: int) -> None:
+        """Drop everything that the node with this number, counted from 1, sends or would receive."""
+
+    def mend(self, number: int) -> None:
+        """Connect it again."""
+
+    def close(self) -> None: ...
+
+
+def connect(cluster: EmulatedCluster, nodes: Sequence[Node]) -> Links:
+    """Connect nodes as a cluster asks for it."""
+    return UserSpace(cluster, nodes) if delayed_by(cluster, nodes[0]) == "user space" else Bridge(cluster, nodes)
+
+
+def delayed_by(cluster: EmulatedCluster, node: Node) -> str | None:
+    """What can delay packets of a cluster, tried on one of its nodes; `BadRequest` if nothing can."""
+    if cluster.latency is None:
+        return None
+    if has_netem(node):
+        return "netem"
+    try:
+        os.close(os.open(_TUN, os.O_RDWR))
+    except OSError as error:
+        raise BadRequest(f"--on emulated: latency needs netem, which this kernel lacks, or {_TUN} "
+                         f"({error.strerror}); leave latency out") from None
+    return "user space"
+
+
+def has_netem(node: Node) -> bool:
+    """Whether this kernel can delay packets; tried on a device of a node."""
+    try:
+        node.run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
+        node.run("tc", "qdisc", "del", "dev", "lo", "root")
+    except VelodromeError:
+        return False
+    return True
+
+
+class Bridge:
+    """A bridge in a namespace of its own, with a pair of devices to each node."""
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        self.delayed_by = "netem" if cluster.latency is not None else None
+        self._cluster, self._ports = cluster, len(nodes)
+        self.switch = Node("switch", "", None)
+        try:
+            self.switch.wait_until_ready()
+            self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
+            self.switch.run("ip", "link", "set", "bridge", "up")
+            for number, node in enumerate(nodes, 1):
+                self._plug(cluster, f"port{number}", node)
+        except BaseException:
+            self.close()
+            raise
+
+    def _plug(self, cluster: EmulatedCluster, port: str, node: Node) -> None:
+        self.switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+        self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
+        _set_up(node)
+        for words in queues(cluster, "eth0", latency=None):
+            node.run(*words)
+        for words in queues(cluster, port, latency=cluster.latency):
+            self.switch.run(*words)
+
+    def add(self, node: Node) -> None:
+        self._ports += 1
+        self._plug(self._cluster, f"port{self._ports}", node)
+
+    def lead(self, seconds: float) -> None:
+        """Nothing: the kernel is not late."""
+
+    def cut(self, number: int) -> None:
+        self.switch.run("ip", "link", "set", f"port{number}", "down")
+
+    def mend(self, number: int) -> None:
+        self.switch.run("ip", "link", "set", f"port{number}", "up")
+
+    def close(self) -> None:
+        self.switch.close()
+
+
+class UserSpace:
+    """A process that passes packets on between the nodes, each after the latency."""
+
+    delayed_by = "user space"
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        self._cluster, self._ports = cluster, len(nodes)
+        words = [str(cluster.latency or 0.0), str(cluster.bandwidth or 0.0), *(str(node.pid) for node in nodes)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", switch.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+        )
+        try:
+            self._expect("ready")
+            for number, node in enumerate(nodes, 1):
+                self._set_up(number, node)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self, number: int, node: Node) -> None:
+        node.run("ip", "link", "set", "eth0", "address", switch.hardware_address(number))
+        _set_up(node)
+        for queue in queues(self._cluster, "eth0", latency=None):
+            node.run(*queue)
+
+    def add(self, node: Node) -> None:
+        self._command(f"add {node.pid}")
+        self._ports += 1
+        self._set_up(self._ports, node)
+
+    def _expect(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], _SECONDS)
+        if not readable or self._process.stdout.readline().decode().strip() != word:
+            self._process.kill()
+            reason = self._process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise VelodromeError(f"--on emulated: latency cannot be emulated: {reason or 'the switch does not answer'}")
+
+    def _command(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        except OSError as error:
+            raise VelodromeError("--on emulated: the switch between the nodes is gone") from error
+        self._expect("done")
+
+    def lead(self, seconds: float) -> None:
+        self._command(f"lead {seconds:.6f}")
+
+    def cut(self, number: int) -> None:
+        self._command(f"cut {number}")
+
+    def mend(self, number: int) -> None:
+        self._command(f"mend {number}")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def _set_up(node: Node) -> None:
+    node.run("ip", "link", "set", "lo", "up")
+    node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
+    node.run("ip", "link", "set", "eth0", "up")
+
+
+def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list[list[str]]:
+    """The commands that delay what leaves a device and limit its rate: a token bucket that holds 5 ms of traffic and a
+    queue of 50 ms."""
+    found, parent = [], ["root"]
+    add = ["tc", "qdisc", "add", "dev", device]
+    if latency is not None:
+        # As many packets as a fast link has on its way at once.
+        found.append([*add, "root", "handle", "1:", "netem", "delay", f"{latency * 1e6:.0f}us", "limit", "100000"])
+        parent = ["parent", "1:1"]
+    if cluster.bandwidth is not None:
+        burst = max(16_000, int(cluster.bandwidth / 8 * switch.BURST))
+        found.append([*add, *parent, "handle", "10:", "tbf", "rate", f"{cluster.bandwidth:.0f}bit", "burst", str(burst),
+                      "latency", f"{switch.QUEUE * 1e3:.0f}ms"])
+    return found
+
+
+TOOLS = ("ip", "tc", "nsenter", "unshare", "mount")
+#: Addresses exist inside the namespaces only, so they cannot collide with any that the machine uses.
+_NETWORK = "10.77.0.{}"
+_GATEWAY = 254
+
+
+class Network:
+    """The nodes of a cluster and what connects them."""
+
+    def __init__(self, cluster: EmulatedCluster) -> None:
+        self._scratch = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+        names = [f"node{number}" for number in range(1, cluster.nodes + 1)]
+        self._hosts = hosts = self._scratch / "hosts"
+        table = [f"{_NETWORK.format(number)} {name}" for number, name in enumerate(names, 1)]
+        hosts.write_text("\n".join(["127.0.0.1 localhost", *table]) + "\n")
+        self.nodes: list[Node] = []
+        self._links: Links | None = None
+        self._outside: Node | None = None
+        self._gateway: Gateway | None = None
+        try:
+            self.nodes += [Node(name, _NETWORK.format(number), hosts) for number, name in enumerate(names, 1)]
+            for node in self.nodes:
+                node.wait_until_ready()
+            self._links = connect(cluster, self.nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def links(self) -> Links:
+        assert self._links is not None, "the network is complete"
+        return self._links
+
+    def __getitem__(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def cut(self, name: str) -> None:
+        """Cut a node off from the others: packets to and from it are dropped without a word."""
+        self.links.cut(self.nodes.index(self[name]) + 1)
+
+    def mend(self, name: str) -> None:
+        """Connect a node again."""
+        self.links.mend(self.nodes.index(self[name]) + 1)
+
+    def open_gateway(self) -> None:
+        """Let the nodes reach what this machine can reach, over their links; nothing if they can already."""
+        if self._gateway is not None:
+            return
+        address = _NETWORK.format(_GATEWAY)
+        self._outside = self._outside or Node("gateway", address, self._hosts)
+        self._outside.wait_until_ready()
+        self.links.add(self._outside)
+        self._gateway = Gateway(self._outside, f"{_NETWORK.format(0)}/24")
+        with self._hosts.open("a") as table:
+            table.write(names_of_machine())
+        for node in self.nodes:
+            node.run("ip", "route", "add", "default", "via", address)
+
+    def cache_of(self, name: str) -> Path:
+        """Where a node keeps data that it has fetched over its own link."""
+        return self._scratch / name / "cache"
+
+    def close(self) -> None:
+        if self._gateway is not None:
+            self._gateway.close()
+        if self._outside is not None:
+            self._outside.close()
+        if self._links is not None:
+            self._links.close()
+        for node in self.nodes:
+            node.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def missing_tools() -> list[str]:
+    return [tool for tool in TOOLS if shutil.which(tool) is None]

@@ -1,0 +1,181 @@
+"""The Python environments in which engines train: which interpreter an engine uses, what that interpreter has, and the
+record of an environment of the engine's own.
+
+The controller never looks into another environment by itself: it asks its interpreter (`velodrome/worker/probe.py`).
+The record is written when an environment is complete, so one without it was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from velodrome.catalog import registry
+from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
+from velodrome.catalog.registry import DEFAULT_ENGINE, engines
+from velodrome.clusters import environments
+from velodrome.clusters.environments.wheel import training_side_digest
+from velodrome.errors import VelodromeError, headline
+from velodrome.files import read_json
+
+#: The program that answers a probe, in the environment of the interpreter that is asked.
+PROBE = "velodrome.worker.probe"
+#: An interpreter answers in a tenth of a second; a cold disk or a busy machine may take many times that.
+PROBE_SECONDS = 30.0
+#: Variable with the folder of engine environments: one folder an engine, by its name.
+FOLDER = "VELODROME_ENVIRONMENTS"
+
+
+class BrokenInterpreter(VelodromeError):
+    """An interpreter that cannot be started, or has no training side."""
+
+
+def folder() -> Path:
+    """Where engine environments are installed."""
+    return Path(os.environ.get(FOLDER) or "~/.local/share/velodrome/environments").expanduser()
+
+
+def interpreter_of(key: str) -> Path:
+    """The interpreter that trains with an engine, by its key: that of its own environment, or the controller's."""
+    home = folder() / key
+    if registry.engine_with_key(key).own_environment is not None and not (home / environments.RECORD).exists():
+        return Path(sys.executable)
+    own = home / "bin" / "python"
+    return own if own.exists() else Path(sys.executable)
+
+
+def forget() -> None:
+    """Ask every interpreter anew: what is installed has changed."""
+    _answer.cache_clear()
+
+
+def probe(python: Path) -> Probe:
+    """What an interpreter has of all that any engine needs; each interpreter is asked once."""
+    known = registry.all_forms()
+    needs = [need for engine in known for need in engine.needs]
+    needs += [need for engine in known for strategy in engine.strategies for need in strategy.needs]
+    packages = {package for engine in known for package in engine.packages}
+    return _ask(python, tuple(sorted({need.module for need in needs})), tuple(sorted(packages)))
+
+
+def has_module(python: Path, module: str) -> bool:
+    """Whether an interpreter, started in the current folder, can import a module."""
+    found = _ask(python, (module,), ())
+    return module in found.modules or module in found.folders
+
+
+def missing(engine: Engine, strategy: Strategy) -> list[str]:
+    """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
+    if reason := environments.outdated(engine, folder() / engine.key):
+        return [reason]
+    try:
+        return engine.missing(strategy, probe(interpreter_of(engine.key)))
+    except BrokenInterpreter as error:
+        return [str(error)]
+
+
+def default_engine() -> str:
+    """The engine of jobs that name none: torch, or another one if only that is installed."""
+    for engine in sorted(engines(), key=lambda engine: engine.name != DEFAULT_ENGINE):
+        if not missing(engine, engine.strategies[0]):
+            return engine.name
+    return DEFAULT_ENGINE
+
+
+def _ask(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -> Probe:
+    found = _answer(python, modules, packages)
+    if isinstance(found, BrokenInterpreter):
+        raise found
+    return found
+
+
+@cache
+def _answer(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -> Probe | BrokenInterpreter:
+    """What an interpreter answered, or why it did not: one that hangs must not be waited for again."""
+    words = [*(f"--module={name}" for name in modules), *(f"--package={name}" for name in packages)]
+    try:
+        fields = json.loads(run_probe(python, words))
+    except BrokenInterpreter as error:
+        return error
+    return Probe(
+        fields["interpreter"], fields["python"], frozenset(fields["modules"]), fields["versions"],
+        frozenset(fields["folders"]),
+    )
+
+
+def run_probe(python: Path, words: Sequence[str]) -> str:
+    """The line with which an interpreter answers, or `BrokenInterpreter`."""
+    try:
+        done = subprocess.run(
+            [str(python), "-P", "-m", PROBE, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PROBE_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokenInterpreter(f"interpreter '{python}' did not answer within {PROBE_SECONDS:g} s") from error
+    except OSError as error:
+        raise BrokenInterpreter(f"interpreter '{python}' cannot be started: {error.strerror or error}") from error
+    answer = done.stdout.strip().rpartition("\n")[2]
+    if done.returncode != 0 or not answer.startswith("{"):
+        reason = done.stderr.strip().rpartition("\n")[2] or f"it ended with code {done.returncode}"
+        raise BrokenInterpreter(f"interpreter '{python}' cannot train: {headline(reason)}")
+    return answer
+
+
+#: The record in the folder of an environment.
+RECORD = "velodrome.json"
+_LARGEST = 1 << 16
+
+
+def pinned_packages(own: OwnEnvironment) -> list[str]:
+    """The packages of an environment with their exact versions."""
+    text = resources.files("velodrome.catalog").joinpath("environments", own.requirements).read_text()
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def record_of(engine: Engine) -> dict[str, str]:
+    """The record of an environment of this engine and this version of Velodrome."""
+    own = engine.own_environment
+    assert own is not None, "only engines with an environment of their own have a record"
+    packages = "\n".join([*pinned_packages(own), *map(repr, own.builds)])
+    return {
+        "engine": engine.key,
+        "requirements": hashlib.sha256(packages.encode()).hexdigest(),
+        "training_side": training_side_digest(),
+    }
+
+
+def read_record(home: Path) -> dict[str, str] | None:
+    """The record of an environment; None if it was never completed."""
+    try:
+        found = read_json(home / RECORD, _LARGEST)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def parse_record(text: str) -> dict[str, str] | None:
+    """The record that another host sent; None if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def is_current(engine: Engine, home: Path) -> bool:
+    """Whether an environment of this engine and this version of Velodrome is there, with its interpreter."""
+    return (home / "bin" / "python").exists() and read_record(home) == record_of(engine)
+
+
+def outdated(engine: Engine, home: Path) -> str | None:
+    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
+    if engine.own_environment is None or (found := read_record(home)) is None or found == record_of(engine):
+        return None
+    return f"its environment was made by another version of Velodrome: {engine.install_command}"

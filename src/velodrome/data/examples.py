@@ -1,0 +1,310 @@
+"""Examples as training sees them: named columns of numbers, in three parts that never share an example.
+
+Features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one class each
+are a kind of their own (`ExampleSet.kind`), for which engines have a fast path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.base import DataError
+
+Number = TypeVar("Number", bound=np.generic)
+
+#: Mapped files up to this size may come into the process whole.
+WINDOW = 128 << 20
+
+
+class Gather(Generic[Number]):
+    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
+
+    def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
+        self._rows: NDArray[Number] = np.asarray(rows)
+        self._stream: IO[bytes] | None = None
+        if isinstance(rows, np.memmap) and rows.nbytes > window and rows.flags.c_contiguous:
+            self._stream, self._start = _open_file(rows)
+        self._numbers = int(np.prod(rows.shape[1:]))
+        self._each = self._numbers * rows.dtype.itemsize
+
+    def __call__(self, indices: NDArray[np.int64]) -> NDArray[Number]:
+        if self._stream is None:
+            return self._rows.take(indices, axis=0)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self._rows):
+            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self._rows)} were asked for")
+        out = np.empty((len(indices), *self._rows.shape[1:]), self._rows.dtype)
+        file = self._stream.fileno()
+        for row, place in zip(out.reshape(len(indices), self._numbers), indices.tolist(), strict=True):
+            if os.preadv(file, [row.data], self._start + place * self._each) != self._each:
+                raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
+        return out
+
+
+def _open_file(rows: np.memmap[Any, Any]) -> tuple[IO[bytes], int]:
+    """The file behind a mapped array, and where in it the array begins; a slice begins later than its file's array."""
+    whole = rows
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    if rows.filename is None:
+        raise DataError("rows are mapped from no file that has a name")
+    return Path(rows.filename).open("rb"), rows.offset + rows.ctypes.data - whole.ctypes.data
+
+
+Named = Mapping[str, NDArray[Any]]
+#: Makes other targets from those of a part.
+Change = Callable[[Named], Named]
+#: Returns the inputs and targets of the examples with these indices in an epoch, which is 0 in an evaluation.
+Read = Callable[[NDArray[np.int64], int], tuple[Named, Named]]
+
+#: Names of the only input and the only target, where the data does not name them.
+INPUT, TARGET = "x", "y"
+
+
+@dataclass(frozen=True)
+class ArrayField:
+    """One input or target: its name, the shape of one example, and the numpy name of its numbers (`float32`)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its numbers are whole: classes, words, indices of an embedding."""
+        return np.dtype(self.dtype).kind in "biu"
+
+    @property
+    def bytes(self) -> int:
+        """Of one example."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class ExamplePart:
+    """Some examples: row `i` of every array belongs to example `i`.
+
+    Numbers are float32 or float64, integers, booleans, or bytes (uint8) of pixels. Arrays may be mapped from files
+    (`np.memmap`).
+    """
+
+    inputs: Named
+    targets: Named
+    #: Whether rows are computed when they are asked for: see `ComputedPart`.
+    computed: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        return next((int(array.shape[0]) for array in (*self.targets.values(), *self.inputs.values())), 0)
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """The only input of labelled images (count, height, width, channels)."""
+        return self.inputs[INPUT]
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The only target of labelled images (count)."""
+        return self.targets[TARGET]
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return fields_of(self.inputs)
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return fields_of(self.targets)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether an engine may make tensors of the whole arrays; rows are read ahead of their use otherwise."""
+        return not any(isinstance(array, np.memmap) for array in self.inputs.values())
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        """Inputs and targets of these examples, as copies; `epoch` is 0 in an evaluation."""
+        return _rows(self.inputs, indices), _rows(self.targets, indices)
+
+    def reader(self) -> Read:
+        """As `gather`, for the whole of a training: what is mapped is read without the process growing by it."""
+        inputs = {name: Gather(array) for name, array in self.inputs.items()}
+        targets = {name: Gather(array) for name, array in self.targets.items()}
+
+        def read(indices: NDArray[np.int64], epoch: int) -> tuple[Named, Named]:
+            return ({name: gather(indices) for name, gather in inputs.items()},
+                    {name: gather(indices) for name, gather in targets.items()})
+
+        return read
+
+    def with_targets(self, change: Change) -> ExamplePart:
+        """The same examples with the targets that `change` makes of these."""
+        return ExamplePart(self.inputs, change(self.targets))
+
+
+def image_part(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> ExamplePart:
+    """Images (count, height, width, channels) and the class of each."""
+    return ExamplePart({INPUT: images}, {TARGET: labels})
+
+
+@dataclass(frozen=True)
+class ComputedPart(ExamplePart):
+    """A part that computes its rows when they are asked for: it overrides `__len__`, the fields and `gather`."""
+
+    computed: ClassVar[bool] = True
+
+    @property
+    def in_memory(self) -> bool:
+        return False
+
+    def reader(self) -> Read:
+        return self.gather
+
+    def with_targets(self, change: Change) -> ExamplePart:
+        return ChangedTargets({}, {}, self, change)
+
+
+@dataclass(frozen=True)
+class ChangedTargets(ComputedPart):
+    """A computed part with other targets."""
+
+    part: ExamplePart = field(default_factory=lambda: ExamplePart({}, {}))
+    change: Change = dict
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return self.part.input_fields
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        empty = {one.name: np.zeros((0, *one.shape), one.dtype) for one in self.part.target_fields}
+        return fields_of(self.change(empty))
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        inputs, targets = self.part.gather(indices, epoch)
+        return inputs, self.change(targets)
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """Mean and standard deviation of the bytes of each channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Training, validation and test examples."""
+
+    name: str
+    train: ExamplePart
+    validation: ExamplePart
+    test: ExamplePart
+    #: `images`: one input, images of bytes, and one class each, made by `image_part`. Everything else is `arrays`.
+    kind: Literal["images", "arrays"] = "arrays"
+    #: Of the only target, where its numbers are classes; the number of its columns for a matrix of labels.
+    classes: int | None = None
+    #: Of the classes, or of the columns of the target; empty where they have no names.
+    class_names: tuple[str, ...] = ()
+    #: Inputs that are images (height, width, channels): an engine feeds them in its own order of axes.
+    images: frozenset[str] = frozenset()
+    #: A byte of an image times this is between 0 and 1.
+    scale: float = 1 / 255
+    #: What was left out or changed on the way, as sentences for the reader of a run.
+    notes: tuple[str, ...] = ()
+    #: Those of the notes that are about images which occur twice.
+    overlaps: tuple[str, ...] = ()
+    #: Equal for equal examples, however they are divided and in whatever order they are; empty if it is not known.
+    content: str = ""
+    #: Of the images of the whole training part, where they are known without reading it.
+    statistics: ChannelStatistics | None = None
+    #: What was done to the columns of a table, as plain JSON: it is stored with the model.
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    #: Examples of each file that the training part lies in; empty for data that does not lie in files. In the order of
+    #: the part, files take turns, one example each.
+    files: tuple[int, ...] = ()
+    #: Whether `train` holds only the files of this worker.
+    own_files: bool = False
+    #: Promises of exactness that do not apply to this data, as sentences: a stream has no order to keep.
+    caveats: tuple[str, ...] = ()
+    #: Whether examples can only be read from front to back, so that an epoch visits them in their own order.
+    in_order: bool = False
+
+    @property
+    def parts(self) -> tuple[ExamplePart, ExamplePart, ExamplePart]:
+        return self.train, self.validation, self.test
+
+    @property
+    def inputs(self) -> tuple[ArrayField, ...]:
+        return self.train.input_fields
+
+    @property
+    def targets(self) -> tuple[ArrayField, ...]:
+        return self.train.target_fields
+
+    @property
+    def input_shape(self) -> Any:
+        """The shape of the only input, or of each by name; images are (height, width, channels)."""
+        shapes = {one.name: one.shape for one in self.inputs}
+        return next(iter(shapes.values())) if len(shapes) == 1 else shapes
+
+    @property
+    def class_count(self) -> int:
+        """Of data that has classes, as labelled images have."""
+        assert self.classes is not None, "classes were counted when it was loaded"
+        return self.classes
+
+    def with_targets(self, change: Change, **more: Any) -> ExampleSet:
+        """The same examples with other targets: `change` makes them from those of a part."""
+        train, validation, test = (part.with_targets(change) for part in self.parts)
+        return replace(self, train=train, validation=validation, test=test, **more)
+
+    def as_arrays(self) -> ExampleSet:
+        """The same examples for tasks that have no fast path for labelled images."""
+        return replace(self, kind="arrays")
+
+    def identity(self) -> dict[str, Any]:
+        """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
+
+        Of examples that are made when they are asked for, and may be others each time, their number and form alone.
+        """
+        counts = {"train": sum(self.files) if self.own_files else len(self.train), "validation": len(self.validation),
+                  "test": len(self.test)}
+        form = json.dumps(counts) + repr((self.inputs, self.targets))
+        return {**counts, "fingerprint": self.content or hashlib.blake2b(form.encode(), digest_size=8).hexdigest()}
+
+
+def image_set(
+    name: str, train: ExamplePart, validation: ExamplePart, test: ExamplePart, *, classes: int, scale: float = 1 / 255,
+    **more: Any,
+) -> ExampleSet:
+    """Labelled images, each part made by `image_part`."""
+    return ExampleSet(
+        name, train, validation, test, kind="images", classes=classes, images=frozenset({INPUT}), scale=scale, **more
+    )
+
+
+def fields_of(arrays: Named) -> tuple[ArrayField, ...]:
+    return tuple(ArrayField(name, tuple(array.shape[1:]), array.dtype.name) for name, array in arrays.items())
+
+
+def _rows(arrays: Named, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(array).take(indices, axis=0) for name, array in arrays.items()}
+
+
+def implied_task(targets: Iterable[ArrayField]) -> str:
+    """The task that targets are for: fractions are predicted, whole numbers are classes, a matrix of them is labels."""
+    fields = tuple(targets)
+    if any(not one.is_whole for one in fields):
+        return "regression"
+    return "classification" if len(fields) == 1 and not fields[0].shape else "multi-label"

@@ -1,0 +1,312 @@
+"""Data set objects of users that are read example by example: by index, or from front to back.
+
+An example, such as an item of a PyTorch `Dataset` or a row of Hugging Face `datasets`, is a pair of input and target,
+either of them possibly a dictionary, or one dictionary with a target among it. Indices come from the schedule, so a
+source with random access trains on exactly the examples, in exactly the order, that arrays in memory would. A stream is
+read in its own order, and a worker skips what belongs to others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
+from velodrome.printable import shown
+
+#: What the target of a dictionary is called, the first one that it has.
+TARGET_NAMES = ("label", "labels", "target", "targets", "y")
+
+
+@dataclass(frozen=True)
+class Item:
+    """The arrays of one example by name; a target may be a word."""
+
+    inputs: Mapping[str, NDArray[Any]]
+    targets: Mapping[str, NDArray[Any]]
+
+
+def item_of(name: str, where: str, value: Any) -> Item:
+    """An item as arrays; `where` is what it is called in a sentence, such as `item 3`."""
+    inputs, targets = _sides(name, where, value)
+    return Item(
+        {one: _array(name, f"{where}, {one!r}", cell) for one, cell in inputs.items()},
+        {one: _array(name, f"{where}, {one!r}", cell, words=True) for one, cell in targets.items()},
+    )
+
+
+def _sides(name: str, where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        target = next((one for one in TARGET_NAMES if one in value), None)
+        if target is None or len(value) < 2:
+            raise BadRequest(
+                f"--dataset {name!r}: {where} is a dictionary of {', '.join(map(shown, value)) or 'nothing'}, without "
+                f"a target: call it 'label' or 'target', or return pairs of input and target"
+            )
+        return {str(one): cell for one, cell in value.items() if one != target}, {TARGET: value[target]}
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+        raise BadRequest(
+            f"--dataset {name!r}: {where} is {type(value).__name__}{many}, and examples are pairs of input and target, "
+            "or dictionaries"
+        )
+    sides = []
+    for cell, only in zip(value, (INPUT, TARGET), strict=True):
+        sides.append({str(one): inner for one, inner in cell.items()} if isinstance(cell, Mapping) else {only: cell})
+    if twice := [one for one in sides[0] if one in sides[1]]:
+        raise BadRequest(f"--dataset {name!r}: {twice[0]!r} names both an input and a target; rename one")
+    return sides[0], sides[1]
+
+
+def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[Any]:
+    if hasattr(cell, "detach"):  # a tensor of PyTorch, which may be part of a graph or on another device
+        cell = cell.detach().cpu()
+    try:
+        array: NDArray[Any] = np.asarray(cell)
+    except (ValueError, TypeError):
+        array = np.asarray(None)
+    if array.dtype.kind == "S" and words:
+        array = np.char.decode(array, "utf-8")
+    if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
+        way_out = "; turn text into numbers first" if array.dtype.kind in "US" else ""
+        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{way_out}")
+    return array
+
+
+def stored_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """The type an input is kept in: fractions float32, images of bytes as bytes, other whole numbers int64."""
+    if array.dtype.kind == "f":
+        return np.dtype(np.float32)
+    if array.dtype == np.uint8 and array.ndim >= 2:
+        # Bytes with channels first are an image whose engine expects fractions; they are not scaled.
+        return np.dtype(np.uint8) if is_image(array.shape) else np.dtype(np.float32)
+    return np.dtype(np.int64)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether one example has the shape (height, width, channels)."""
+    return len(shape) == 3 and 1 <= shape[2] <= 4
+
+
+def target_dtype(array: NDArray[Any]) -> np.dtype[Any]:
+    """Fractions float32, words and whole numbers int64."""
+    return np.dtype(np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def input_fields(item: Item) -> tuple[ArrayField, ...]:
+    return tuple(ArrayField(one, array.shape, stored_dtype(array).name) for one, array in item.inputs.items())
+
+
+def target_fields(item: Item) -> tuple[ArrayField, ...]:
+    return tuple(ArrayField(one, array.shape, target_dtype(array).name) for one, array in item.targets.items())
+
+
+#: A stream that is longer is taken for one that never ends.
+MOST_STREAMED = 1 << 28
+
+
+class ItemSource(Protocol):
+    """Examples by their positions."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, positions: Sequence[int]) -> list[Item]: ...
+
+
+class MapSource:
+    """A data set with `__len__` and `__getitem__`. One thread reads it, so it need not be safe for several."""
+
+    def __init__(self, name: str, dataset: Any) -> None:
+        self._name, self._dataset = name, dataset
+        self._length = self._count()
+
+    def _count(self) -> int:
+        try:
+            return len(self._dataset)
+        except Exception as error:
+            raise UserCodeError(
+                f"--dataset {self._name!r}: the length of what the function returned is not known: "
+                f"{raised(error)}"
+            ) from error
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, positions: Sequence[int]) -> list[Item]:
+        if changed := self._changed():
+            raise RunFailed(f"--dataset {self._name!r}: {changed}")
+        return [item_of(self._name, f"item {position}", self._item(position)) for position in positions]
+
+    def _changed(self) -> str:
+        """The reason why a data set of another length cannot be read; empty if it has that of the beginning."""
+        now = self._count()
+        return "" if now == self._length else (
+            f"the data set had {self._length:,} examples when training began and has {now:,} now{self._place()}; its "
+            "length must not change"
+        )
+
+    def _place(self) -> str:
+        """Where the user's `__len__` begins, as a part of a sentence; empty if that cannot be found."""
+        code = getattr(getattr(type(self._dataset), "__len__", None), "__code__", None)
+        return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+    def _item(self, position: int) -> Any:
+        try:
+            return self._dataset[position]
+        except VelodromeError:
+            raise
+        except Exception as error:
+            why = f"reading item {position} of {self._length:,} failed: {raised(error)}"
+            raise UserCodeError(f"--dataset {self._name!r}: {self._changed() or why}") from error
+
+
+class StreamSource:
+    """A data set that can only be iterated over: positions must be asked for in rising order, and begin anew."""
+
+    def __init__(self, name: str, iterate: Callable[[], Iterator[Any]], length: int) -> None:
+        self._name, self._iterate, self._length = name, iterate, length
+        self._items, self._next = iter(()), 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def again(self) -> StreamSource:
+        """The same stream with an iteration of its own."""
+        return StreamSource(self._name, self._iterate, self._length)
+
+    def read(self, positions: Sequence[int]) -> list[Item]:
+        if not self._next or (positions and positions[0] < self._next):
+            self._items, self._next = _begun(self._name, self._iterate), 0
+        found = []
+        for position in positions:
+            value = None
+            while self._next <= position:
+                value = self._advance()
+                self._next += 1
+            found.append(item_of(self._name, f"item {position}", value))
+        return found
+
+    def _advance(self) -> Any:
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise RunFailed(
+                f"--dataset {self._name!r}: the stream had {self._length:,} examples when training began and ended "
+                f"after {self._next:,} now; its length must not change"
+            ) from None
+        except Exception as error:
+            raise _stream_failed(self._name, self._next, error) from error
+
+
+def _begun(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    try:
+        return iterate()
+    except Exception as error:
+        raise _stream_failed(name, 0, error) from error
+
+
+def _stream_failed(name: str, position: int, error: Exception) -> UserCodeError:
+    return UserCodeError(f"--dataset {name!r}: reading item {position} of the stream failed: {raised(error)}")
+
+
+def whole_stream(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """What a stream yields, from front to back; what it raises is an error of the user's code."""
+    items, count = _begun(name, iterate), 0
+    while True:
+        try:
+            value = next(items)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _stream_failed(name, count, error) from error
+        yield value
+        count += 1
+
+
+def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
+    """How many examples a stream has, by reading it once; `look` sees each of them."""
+    count = 0
+    for value in whole_stream(name, iterate):
+        look(count, item_of(name, f"item {count}", value))
+        count += 1
+        if count > MOST_STREAMED:
+            raise BadRequest(
+                f"--dataset {name!r}: the stream has more than {MOST_STREAMED:,} examples, or does not end: end it "
+                "sooner"
+            )
+    return count
+
+
+@dataclass(frozen=True)
+class SourcePart(ComputedPart):
+    """Some examples of a source, read when they are asked for."""
+
+    name: str = ""
+    source: ItemSource = field(default_factory=lambda: MapSource("", ()))
+    #: Their positions in the source.
+    positions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: What the first example has, and every other one must have.
+    expected_inputs: tuple[ArrayField, ...] = ()
+    expected_targets: tuple[ArrayField, ...] = ()
+    #: Classes by word, where targets are words.
+    words: Mapping[str, int] = field(default_factory=dict)
+    #: How many classes the only target has, 0 if it is none.
+    classes: int = 0
+    #: A prefetching thread and an evaluation may ask at the same time; users' objects are not safe for that.
+    lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def input_fields(self) -> tuple[ArrayField, ...]:
+        return self.expected_inputs
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        return self.expected_targets
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        chosen = self.positions[indices].tolist()
+        with self.lock:
+            items = self.source.read(chosen)
+        inputs = {
+            one.name: self._stacked(one, [item.inputs.get(one.name) for item in items], chosen)
+            for one in self.expected_inputs
+        }
+        targets = {
+            one.name: self._stacked(one, [item.targets.get(one.name) for item in items], chosen)
+            for one in self.expected_targets
+        }
+        return inputs, targets
+
+    def _stacked(
+        self, one: ArrayField, cells: Sequence[NDArray[Any] | None], positions: Sequence[int]
+    ) -> NDArray[Any]:
+        out = np.empty((len(cells), *one.shape), one.dtype)
+        for row, (cell, position) in enumerate(zip(cells, positions, strict=True)):
+            if cell is None or cell.shape != one.shape:
+                found = "is missing" if cell is None else f"has the shape {cell.shape}"
+                raise RunFailed(
+                    f"--dataset {self.name!r}: {one.name!r} of item {position} {found}, and that of the first item "
+                    f"has {one.shape}; make them alike"
+                )
+            if cell.dtype.kind == "U":
+                cell = np.asarray(self.words.get(str(cell), -1))
+            elif cell.dtype.kind == "f" and (one.is_whole or not np.isfinite(cell).all()):
+                why = "is not whole" if one.is_whole else "has NaN or infinity"
+                raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
+            out[row] = cell
+            if self.classes and one in self.expected_targets and not 0 <= out[row] < self.classes:
+                raise RunFailed(
+                    f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
+                    "counted from 0"
+                )
+        return out

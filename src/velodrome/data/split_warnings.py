@@ -1,0 +1,153 @@
+"""What makes a division misleading, as sentences: the same picture or row in two parts, one of them with several
+labels, classes that are not tested.
+
+Examples are compared by fingerprints of their pixels or numbers, which are made once and kept with the prepared data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from velodrome.data.examples import ExampleSet
+from velodrome.printable import shown
+
+Fingerprints = NDArray[np.uint64]
+#: How many classes are named.
+_NAMED = 10
+#: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
+_MOSTLY_DIFFERENT = 0.5
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
+    """A number for each image: equal for equal pixels, and otherwise different."""
+    return _numbers(np.ascontiguousarray(images[row]).data for row in range(images.shape[0]))
+
+
+def fingerprints_of_file(path: Path, rows: NDArray[np.int64]) -> Fingerprints:
+    """The same for rows of an `.npy` file of bytes, which may be larger than memory."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, _ = read_header(file)
+        start, size = file.tell(), math.prod(shape[1:])
+
+        def image(row: int) -> bytes:
+            file.seek(start + row * size)
+            return file.read(size)
+
+        return _numbers(map(image, rows.tolist()))
+
+
+def row_fingerprints(inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> Fingerprints:
+    """A number for each of these rows of several arrays: equal where all inputs are."""
+    return _numbers(b"".join(array[row].tobytes() for array in inputs.values()) for row in rows.tolist())
+
+
+def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
+    sums = (hashlib.blake2b(pixels, digest_size=8).digest() for pixels in images)
+    return np.frombuffer(b"".join(sums), np.uint64)
+
+
+def with_split_warnings(splits: ExampleSet, prints: Sequence[Fingerprints] | None) -> ExampleSet:
+    """The splits with notes about them; `prints` are those of training, validation and test."""
+    labels = [part.labels for part in (splits.train, splits.validation, splits.test)]
+    found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
+    names = splits.class_names or range(splits.class_count)
+    untested = _untested(labels, names, all_files=not splits.own_files)
+    content = splits.content if prints is None else content_of(prints, labels)
+    return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found, content=content)
+
+
+def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
+    """Equal for equal examples with equal targets, in whatever order and parts they are: a draw changes nothing."""
+    every = np.concatenate(prints) ^ np.concatenate([_numbers_of(some) for some in targets])
+    mixed = (every ^ (every >> np.uint64(31))) * _ODD
+    mixed ^= mixed >> np.uint64(29)
+    total = f"{len(every)} {int(np.add.reduce(mixed, dtype=np.uint64))}"
+    return hashlib.blake2b(total.encode(), digest_size=8).hexdigest()
+
+
+def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number for each row of targets, which depends on all of its numbers."""
+    rows = targets.reshape(len(targets), math.prod(targets.shape[1:]))
+    bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
+    found = np.zeros(len(rows), np.uint64)
+    for column in bits.T:
+        found = found * _ODD + column + np.uint64(1)
+    return found * _ODD
+
+
+def with_row_warnings(
+    arrays: ExampleSet, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
+) -> ExampleSet:
+    """The same for examples that are arrays or rows of a table; `targets` are those of the parts as they were given."""
+    labels = None
+    if arrays.classes is not None and all(targets.ndim == 1 for targets in arrays.train.targets.values()):
+        labels = [next(iter(part.targets.values())) for part in (arrays.train, arrays.validation, arrays.test)]
+    found = []
+    if len(np.unique(prints[0])) > _MOSTLY_DIFFERENT * len(prints[0]):
+        found += _overlaps(prints, labels, noun, "number by number")
+    if labels is not None:
+        found += _untested(labels, arrays.class_names or range(arrays.classes or 0), all_files=True)
+    return replace(arrays, notes=(*arrays.notes, *found), content=content_of(prints, targets))
+
+
+def _overlaps(
+    prints: Sequence[Fingerprints], labels: Sequence[NDArray[Any]] | None, noun: str, how: str
+) -> list[str]:
+    """Examples that are in two parts, and examples with several labels."""
+    every = np.concatenate(prints)
+    if len(np.unique(every)) == len(every):
+        return []
+    train, validation, test = prints
+    found = []
+    for name, part, other, where in (
+        ("test", test, train, "training"), ("validation", validation, train, "training"),
+        ("test", test, validation, "validation"),
+    ):
+        if twice := int(np.isin(part, other).sum()):
+            found.append(
+                f"{twice:,} of {len(part):,} {name} {noun} {'is' if twice == 1 else 'are'} also in the {where} set, "
+                f"{how}: remove duplicates from one of the two, or {name} results look better than they are"
+            )
+    if labels is None:
+        return found
+    marks = np.concatenate(list(labels))
+    order = np.lexsort((marks, every))
+    differ = (every[order][1:] == every[order][:-1]) & (marks[order][1:] != marks[order][:-1])
+    doubtful = np.unique(every[order][1:][differ])
+    if len(doubtful):
+        examples = int(np.isin(every, doubtful).sum())
+        one = len(doubtful) == 1
+        found.append(
+            f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
+            f"{examples:,} examples: at most one label of each can be right"
+        )
+    return found
+
+
+def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all_files: bool) -> list[str]:
+    """Classes without test examples, and those that the division left without training examples."""
+    found = []
+    train, _, test = labels
+    for name, part, effect in (
+        ("test", test, "test results say nothing about them"),
+        ("training", train, "they are never learned; choose a smaller --validation, or add examples"),
+    ):
+        if name == "training" and not all_files:
+            continue  # other workers have the rest
+        missing = np.flatnonzero(np.bincount(part, minlength=len(known)) == 0).tolist()
+        if missing:
+            names = ", ".join(shown(known[place]) for place in missing[:_NAMED])
+            more = f", and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+            found.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
+    return found

@@ -1,0 +1,181 @@
+"""CSV, TSV and Parquet files as tables.
+
+Text is read twice, to learn which columns are numbers and then to keep them. Parquet is read through pyarrow, which
+only this module imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from velodrome import files
+from velodrome.data.base import Faults
+from velodrome.data.delimited import TextTable
+from velodrome.data.tables.columns import CategoryBuilder, NumberBuilder, Table, Tally
+from velodrome.errors import BadRequest
+from velodrome.printable import shown
+
+#: Rows that are transposed at a time.
+_CSV_ROWS = 4_096
+
+
+def read_csv(
+    path: Path, wanted: Sequence[str], categorical: Collection[str], faults: Faults,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Table:
+    """The wanted columns; rows that cannot be used are faults and left out. `categorical` ones are never numbers."""
+    text = TextTable(path)
+    if (line := text.line_with("\0")) is not None:
+        raise BadRequest(
+            f"cannot read {str(path)!r} as a table: line {line} has a NUL character, which no table of text has; "
+            "look whether the file is damaged, or in another format"
+        )
+    tallies = {name: Tally() for name in wanted}
+    for _, cells in _pieces(text, wanted, Faults(), lambda share: progress(share / 2)):
+        for name, column in cells.items():
+            tallies[name].take(column)
+    empty = [name for name in wanted if tallies[name].empty]
+    if len(empty) < len(wanted):  # otherwise there is no row at all
+        _refuse_empty(path, empty)
+    builders = {
+        name: NumberBuilder(name, faults) if tallies[name].numeric and name not in categorical
+        else CategoryBuilder(name, faults) for name in wanted
+    }
+    lines: list[int] = []
+    for numbers, cells in _pieces(text, wanted, faults, lambda share: progress((1 + share) / 2)):
+        lines += numbers
+        places = [f"line {number}" for number in numbers]
+        for name, column in cells.items():
+            builders[name].take(column, places)
+    built = {name: builder.column() for name, builder in builders.items()}
+    sound = np.logical_and.reduce([good for _, good in built.values()])
+    table = Table({name: column for name, (column, _) in built.items()}, np.array(lines, np.int64), "line")
+    return table.rows(sound)
+
+
+def _pieces(
+    text: TextTable, wanted: Sequence[str], faults: Faults, progress: Callable[[float], None]
+) -> Iterator[tuple[list[int], dict[str, Sequence[str]]]]:
+    """Line numbers and the cells of each wanted column, a few thousand rows at a time."""
+    places = [text.heads.index(name) for name in wanted]
+    rows = text.rows(faults)
+    while piece := list(islice(rows, _CSV_ROWS)):
+        numbers = [number for number, _ in piece]
+        columns = list(zip(*(cells for _, cells in piece), strict=True))
+        yield numbers, {name: columns[place] for name, place in zip(wanted, places, strict=True)}
+        progress(numbers[-1] / max(1, text.lines))
+
+
+def _refuse_empty(path: Path, empty: Sequence[str]) -> None:
+    if empty:
+        raise BadRequest(
+            f"{str(path)!r}: column {shown(empty[0])!r} has no values: leave it out with &ignore={empty[0]}"
+        )
+
+
+#: Rows that are converted at a time.
+_PARQUET_ROWS = 8_192
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file as pyarrow reads it; whatever goes wrong is one sentence."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise BadRequest(
+            f"{str(path)!r} is Parquet, and pyarrow, which reads it, is not installed: pip install 'velodrome[tables]'"
+        ) from None
+    try:
+        with files.open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            yield file
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError, MemoryError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "out of memory"
+        raise BadRequest(f"cannot read {str(path)!r} as Parquet: {shown(why, 300)}") from None
+
+
+def heads(path: Path) -> list[str]:
+    """The names of the columns."""
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def rows_of(path: Path) -> int:
+    """How many rows its header promises."""
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_parquet(
+    path: Path, wanted: Sequence[str], categorical: Collection[str], faults: Faults,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Table:
+    """The wanted columns; rows that cannot be used are faults and left out. `categorical` ones are never numbers."""
+    with _opened(path) as file:
+        kinds = {name: _kind(path, name, file.schema_arrow.field(name).type) for name in wanted}
+        builders = {
+            name: NumberBuilder(name, faults) if kinds[name] == "number" and name not in categorical
+            else CategoryBuilder(name, faults) for name in wanted
+        }
+        done, total = 0, max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(wanted)):
+            places = [f"row {done + row + 1}" for row in range(batch.num_rows)]
+            for name, builder in builders.items():
+                column = batch.column(batch.schema.get_field_index(name))
+                if isinstance(builder, NumberBuilder):
+                    builder.take_numbers(_numbers(column), places)
+                else:
+                    builder.take(_words(column), places)
+            done += batch.num_rows
+            progress(done / total)
+    built = {name: builder.column() for name, builder in builders.items()}
+    for name, (column, _) in built.items():
+        if column.missing.all():
+            raise BadRequest(f"{str(path)!r}: column {shown(name)!r} has no values: leave it out with &ignore={name}")
+    sound = np.logical_and.reduce([good for _, good in built.values()])
+    table = Table({name: column for name, (column, _) in built.items()}, np.arange(1, done + 1), "row")
+    return table.rows(sound)
+
+
+def _kind(path: Path, name: str, kind: Any) -> str:
+    """`number` or `category`; other types are refused."""
+    from pyarrow import types
+
+    while types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind) or types.is_null(kind):
+        return "category"
+    raise BadRequest(
+        f"{str(path)!r}: column {shown(name)!r} holds {shown(kind)}, and features are numbers, texts or truth values: "
+        f"leave it out with &ignore={name}, or convert it"
+    )
+
+
+def _numbers(column: Any) -> Any:
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def _words(column: Any) -> list[str | None]:
+    return [None if cell is None else _word(cell) for cell in column.to_pylist()]
+
+
+def _word(cell: Any) -> str:
+    """As a CSV file would have it: 3 for 3.0, true for True."""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)

@@ -1,0 +1,301 @@
+"""`ddp`: DistributedDataParallel of PyTorch over gloo (CPU) or NCCL (GPU), compressed if asked, in the wrappers of
+other libraries, and with an optimizer that ZeroRedundancyOptimizer divides (`zero1`)."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from velodrome.engines.torch.average import average_of
+from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
+from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
+from velodrome.job.job import Compression, Job
+from velodrome.worker.context import Context, Status
+
+#: Where the code of DistributedDataParallel lies.
+DDP_FILE = DistributedDataParallel.forward.__code__.co_filename
+
+
+class Participant(nn.Module):
+    """What DistributedDataParallel wraps: the model and, called without inputs, a pass that adds nothing to gradients.
+
+    A process without examples takes part in a step by that pass. With `find_unused`, the model may leave parameters
+    without a gradient, and DistributedDataParallel looks for them in every step and logs a warning where it finds
+    none. It finds `spare`, which only the pass without inputs uses; so no parameter of the model is used by that.
+    """
+
+    def __init__(self, model: nn.Module, *, find_unused: bool = False, flags: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        like = self._trained[0].detach().flatten()[:1]
+        self.spare = nn.Parameter(torch.zeros_like(like)) if find_unused else None
+        #: One number for each parameter, whose gradient tells which of them any process has a gradient of.
+        self.flags = nn.Parameter(like.new_zeros(len(self._trained))) if flags else None
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*inputs) if inputs else nothing_of(self._trained if self.spare is None else [self.spare])
+
+
+def nothing_of(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Zero, whose gradient by each of the parameters is zero."""
+    return torch.stack([parameter.flatten()[:0].sum() for parameter in parameters]).sum()
+
+
+def reached_from(loss: torch.Tensor) -> set[torch.Tensor]:
+    """The parameters that a loss depends on: `backward` gives a gradient to these."""
+    stack = [loss.grad_fn]
+    seen, found = {*stack}, set()
+    while stack:
+        node = stack.pop()
+        if node is None:
+            continue
+        if (parameter := getattr(node, "variable", None)) is not None:
+            found.add(parameter)
+        for after, _ in node.next_functions:
+            if after not in seen:
+                seen.add(after)
+                stack.append(after)
+    return found
+
+
+class PeerAwareDdp(DistributedDataParallel):
+    """DistributedDataParallel that raises `PeerLost` where its forward pass needs a process that has gone.
+
+    It communicates there before the second step, when it arranges gradients anew, and where it broadcasts buffers. What
+    the model itself raises stays as it is.
+    """
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        try:
+            return super().forward(*inputs, **named)
+        except RuntimeError as error:
+            with translated(error):
+                raise
+
+
+@contextmanager
+def translated(error: RuntimeError) -> Iterator[None]:
+    """Translate an error that is raised again, if DistributedDataParallel raised it and not the model."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    with translate_peer_errors() if frame.f_code.co_filename == DDP_FILE else nullcontext():
+        yield
+
+
+class _StockDdp(PeerAwareDdp):
+    """DistributedDataParallel that broadcasts buffers in the forward pass, its default: there it waits for others."""
+
+    def __init__(self, status: Status, model: nn.Module, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._status = status
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        self._status.waiting = True
+        outputs = super().forward(*inputs, **named)
+        self._status.waiting = False
+        return outputs
+
+
+class DdpLearner(TorchLearner):
+    """Gradients are averaged by DistributedDataParallel while they are computed.
+
+    A user's model may leave parameters without a gradient, in some steps or processes. By itself,
+    DistributedDataParallel asks all processes for such parameters in every step, which costs a small model a sixth of
+    its speed. Here they get a gradient of zero, and the gradient of `flags`, which travels with the others, tells which
+    of them no process has used.
+    """
+
+    _flags: nn.Parameter | None = None
+
+    def _wrapped(self) -> nn.Module:
+        self.loss_factor = float(self._transport.size)  # DDP divides by the number of processes
+        # Newer versions have another name for broadcast_buffers.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
+        assert isinstance(self._transport, ProcessGroup)
+        may_skip, job = not self._network.from_zoo, self._context.job
+        # A compressed gradient is no exact flag.
+        find_unused = may_skip and (job.implementation == "stock" or job.compress is not None)
+        options: dict[str, Any] = {
+            "device_ids": [self._device.index] if self._device.type == "cuda" else None,
+            "process_group": self._transport.group,
+            # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
+            "find_unused_parameters": find_unused,
+        }
+        model = Participant(self._network.forward, find_unused=find_unused, flags=may_skip and not find_unused)
+        self._flags = model.flags
+        if self._flags is not None:
+            self._all = torch.ones_like(self._flags)
+        if job.implementation == "stock":
+            wrapped: PeerAwareDdp = _StockDdp(self._context.status, model, **options)
+        else:
+            wrapped = PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
+        if job.compress is not None:
+            wrapped.register_comm_hook(*hook_of(job.compress, self._transport))
+        return wrapped
+
+    def _will_add(self, more: bool) -> None:
+        # What `no_sync` does around a forward pass.
+        self.forward.require_backward_grad_sync = not more
+
+    def _gradients(self, loss: torch.Tensor | None) -> Gradients:
+        status = self._context.status
+        status.waiting = True  # most of the pass computes, but where it blocks it waits for others
+        with translate_peer_errors():
+            # A parameter that no process has a gradient of is left without one.
+            if self._flags is None:
+                gradients = self._local_gradients(self.forward() if loss is None else loss)
+            else:
+                gradients = self._flagged_gradients(self._flags, loss)
+        status.waiting = False
+        return gradients
+
+    def _flagged_gradients(self, flags: nn.Parameter, loss: torch.Tensor | None) -> Gradients:
+        used = set() if loss is None else reached_from(loss)
+        missing = [parameter for parameter in self._trained if parameter not in used]
+        mine = self._all
+        if missing:
+            # Batches before this one may have left gradients that are to be added up.
+            added = {parameter for parameter in missing if self._accumulate > 1 and parameter.grad is not None}
+            mine = mine.new_tensor([float(one in used or one in added) for one in self._trained])
+        if loss is None:
+            loss = self.forward()
+        elif missing:
+            loss = loss + nothing_of(missing)
+        flags.grad = None
+        gradients = self._local_gradients(loss + torch.dot(flags, mine))
+        assert flags.grad is not None
+        present = flags.grad.tolist()
+        return [gradient if there else None for gradient, there in zip(gradients, present, strict=True)]
+
+
+#: Steps with whole gradients before PowerSGD begins: DistributedDataParallel arranges its buckets anew in the second,
+#: and PyTorch's default of 1,000 would be longer than many jobs. A resumed run begins with them again.
+POWERSGD_AFTER = 10
+
+
+def hook_of(compress: str, transport: ProcessGroup) -> tuple[Any, Callable[..., Any]]:
+    """What `register_comm_hook` takes: the hook's state and the hook."""
+    chosen = Compression.parse(compress)
+    group = transport.group or distributed.group.WORLD
+    if chosen.kind == "powersgd":
+        state = PowerSGDState(group, matrix_approximation_rank=chosen.rank, start_powerSGD_iter=POWERSGD_AFTER)
+        return state, powerSGD_hook
+    return group, default_hooks.fp16_compress_hook if chosen.kind == "fp16" else _bf16
+
+
+def _bf16(group, bucket):  # type: ignore[no-untyped-def]  # PyTorch compares annotations, and takes none at all
+    """PyTorch's own hook by another name: by its own it is refused on CPUs, where gloo sums bfloat16 nevertheless."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+class _Watched(nn.Module):
+    """What another library made of a model in DistributedDataParallel: processes may wait in its forward pass."""
+
+    def __init__(self, prepared: nn.Module, status: Status) -> None:
+        super().__init__()
+        self.prepared, self._status = prepared, status
+
+    def forward(self, *inputs: Any) -> Any:
+        self._status.waiting = True
+        try:
+            outputs = self.prepared(*inputs)
+        except RuntimeError as error:
+            with translated(error):
+                raise
+        self._status.waiting = False
+        return outputs
+
+
+class PreparedDdpLearner(DdpLearner):
+    """DistributedDataParallel that another library puts around the model."""
+
+    @abstractmethod
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """The model as the library wraps it."""
+
+    def _wrapped(self) -> nn.Module:
+        self.loss_factor = float(self._transport.size)  # DistributedDataParallel divides by the number of processes
+        prepared = self._prepared(Participant(self._network.forward, find_unused=not self._network.from_zoo))
+        (self._ddp,) = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
+        return _Watched(prepared, self._context.status)
+
+    def _will_add(self, more: bool) -> None:
+        # What `no_sync` does around a forward pass.
+        self._ddp.require_backward_grad_sync = not more
+
+
+class ZeroOptimizer(Optimizer):
+    """Each process steps the parameters that are its own, keeps state of no others, and sends them to all."""
+
+    def __init__(self, context: Context, parameters: list[torch.nn.Parameter], transport: ProcessGroup) -> None:
+        job: Job = context.job
+        self.rate, self._context, self._parameters = job.rate, context, parameters
+        kind, settings = torch_optimizer(job)
+        self._optimizer = ZeroRedundancyOptimizer(
+            parameters, optimizer_class=kind, process_group=transport.group, **settings
+        )
+        self.average = average_of(job, parameters)
+
+    def step(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate
+        with self._context.waiting(), translate_peer_errors():
+            self._optimizer.step()
+        if self.average is not None:
+            self.average.update()
+
+    def collect(self) -> None:
+        """Bring the state of all parameters to rank 0; called in every process, before `state` there."""
+        with translate_peer_errors():
+            self._optimizer.consolidate_state_dict(to=0)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        held = self._optimizer.state_dict()["state"]
+        found = {
+            f"{name}.{index}": value
+            for index, kept in held.items() for name, value in kept.items() if isinstance(value, torch.Tensor)
+        }
+        return found | (self.average.state() if self.average else {})
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        held: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in state.items():
+            kept, _, index = name.rpartition(".")
+            if kept and kept != "ema" and index.isdigit():
+                held.setdefault(int(index), {})[kept] = value
+        groups: list[dict[str, Any]] = [
+            {**group, "params": list(range(len(self._parameters)))} for group in self._optimizer.param_groups
+        ]
+        self._optimizer.load_state_dict({"state": held, "param_groups": groups})
+        if self.average is not None:
+            for name, place in self.average.state().items():
+                if name in state:
+                    place.copy_(state[name])
+            self.average.restored()
+
+
+class Zero1Learner(DdpLearner):
+    """Gradients are averaged as under `ddp`; the optimizer is divided."""
+
+    def _make_optimizer(self) -> Optimizer:
+        assert isinstance(self._transport, ProcessGroup)
+        self._divided = ZeroOptimizer(self._context, self._trained, self._transport)
+        return self._divided
+
+    def collect_state(self) -> None:
+        self._divided.collect()
