@@ -1,4 +1,4 @@
-"""`velodrome check` trains for a second, reports what it takes, and names what is wrong with users' code in a sentence."""
+"""`velodrome check` trains for a second, reports what it takes, and says in a sentence what users' code lacks."""
 
 from __future__ import annotations
 

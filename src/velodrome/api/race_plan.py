@@ -257,7 +257,7 @@ def plan_entries(
     if race.budget is None or not here or not entries:
         return planned
     if planned.unknown_scripts:
-        said = f"how often everything runs within the budget of {duration(race.budget)} shows when it has run once"
+        said = f"how often everything runs within the budget of {in_full(race.budget)} shows when it has run once"
         return replace(planned, notes=(*planned.notes, said))
     budget = Budget(folder, race.budget, entries, seconds)
     budget.begin()

@@ -1,6 +1,6 @@
-"""Arguments of a script: placeholders such as `{64/workers}` in them, which hold the batch and the length, and how several
-differ. Pure functions of texts."""
+"""Arguments of a script: placeholders such as `{64/workers}` in them, batch and length, and how several differ.
 
+Pure functions of texts."""
 from __future__ import annotations
 
 import ast
