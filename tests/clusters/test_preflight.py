@@ -94,21 +94,6 @@ def test_a_host_without_shared_memory_for_mpi_is_refused(monkeypatch: pytest.Mon
         check(strategy="allreduce", workers=3)
 
 
-@pytest.mark.integration
-def test_an_mpi_that_cannot_be_loaded_is_found_before_the_start(
-    velodrome, runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
-    with pytest.raises(Unavailable, match=r"MPI cannot be loaded \(cannot load MPI library\): pip install "):
-        check(strategy="allreduce", workers=2)
-    check(strategy="ddp", workers=2)
-    done = velodrome("train", "--strategy", "allreduce", "--workers", 2, "--runs", runs)
-    assert (done.code, "choose a strategy without MPI (velodrome engines)" in done.err) == (2, True)
-    assert not runs.exists()
-    monkeypatch.delenv("MPI4PY_LIBMPI")
-    check(strategy="allreduce", workers=2)
-
-
 @pytest.mark.parametrize(("fields", "takes"), [
     ({"engine": "jax"}, "engine jax trains on images and text"),
     ({"engine": "mxnet"}, "engine mxnet trains on images and text"),

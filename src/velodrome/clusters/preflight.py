@@ -33,9 +33,8 @@ def check_here(job: Job) -> None:
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
-    if uses_mpi(strategy):
-        if lack := shared_memory_shortage(job.workers) or mpi_fault():
-            raise Unavailable(lack, [lack])
+    if uses_mpi(strategy) and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
+        raise Unavailable(lack, [lack])
     if job.script is None:
         _check_own_modules(job)
     else:
