@@ -38,8 +38,8 @@ from serving_clients import WARM, event_loop, load
 
 import velodrome
 from velodrome.models.served import ONNX
+from velodrome.serving.inputs import decoded
 from velodrome.serving.model import LoadedModel, load_for_requests, runtime
-from velodrome.serving.pictures import decoded
 
 OURS, ALONE = "velodrome serve", "ONNX Runtime alone"
 #: One call at a time that uses every core, as by default; or a call of one thread on each core, as the server computes

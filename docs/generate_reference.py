@@ -22,7 +22,7 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.models import MODELS
 from velodrome.catalog.registry import all_forms
 from velodrome.cli.commands import COMMANDS, loaded
-from velodrome.clusters.registry import LAUNCHERS
+from velodrome.clusters.registry import launchers
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
@@ -264,13 +264,13 @@ def clusters_page() -> str:
         "`VELODROME_CLUSTERS=FILE` "
         "only from that file. Unknown fields are refused. See [which launcher is for me](../how-to/clusters.md).\n",
     ]
-    for offer in LAUNCHERS:
-        parts.append(f"## {offer.name}\n\n{offer.description[0].upper()}{offer.description[1:]}.\n")
-        if not offer.options:
+    for launcher in launchers():
+        parts.append(f"## {launcher.name}\n\n{launcher.description[0].upper()}{launcher.description[1:]}.\n")
+        if not launcher.inline:
             continue
-        parts.append(f"On the command line: `--on {offer.name}:{offer.options}`.\n")
+        parts.append(f"On the command line: `--on {launcher.name}:{launcher.inline}`.\n")
         rows = [[f"`{name}`", _default_of_option(field), field.description or ""]
-                for name, field in offer.kind.model_fields.items()]
+                for name, field in launcher.options.model_fields.items()]
         parts.append(table(["field", "default", "meaning"], rows))
     return "\n".join(parts)
 

@@ -193,3 +193,19 @@ def test_json_that_is_nested_too_deeply_is_a_value_error(tmp_path: Path) -> None
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         files.read_json(path, 1_000_000)
+
+
+def test_a_held_folder_is_gone_when_a_link_to_it_takes_its_place(tmp_path: Path) -> None:
+    """Readers of runs follow no link; one on the way, or that was there before, is the user's."""
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / "runs" / "run")
+    held, linked = files.HeldFolder(tmp_path / "runs" / "run"), files.HeldFolder(tmp_path / "linked")
+    assert (held.is_in_place(), linked.is_in_place()) == (True, True)
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (tmp_path / "runs").symlink_to(tmp_path / "moved")
+    assert (held.is_in_place(), linked.is_in_place()) == (True, True)
+    (tmp_path / "moved" / "run").rename(tmp_path / "moved" / "other")
+    (tmp_path / "moved" / "run").symlink_to(tmp_path / "moved" / "other")
+    assert not held.is_in_place()
+    held.close()
+    linked.close()

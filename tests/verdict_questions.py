@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from synthetic_races import repeated
+from synthetic_races import repeated, result
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare
 from velodrome.judge.recommend import Recommendation, recommend
@@ -21,6 +21,19 @@ def single(*rates: float, **fields: Any) -> Runs:
 
 def ddp(*rates: float, workers: int = 2, **fields: Any) -> Runs:
     return repeated(list(rates), workers=workers, **fields)
+
+
+def script(workers: int, *rates: float | None, batch: int = 64) -> Runs:
+    """Runs of a user's script whose steps take so many examples; without a rate, it reported none of them."""
+    found = []
+    for seed, rate in enumerate(rates, start=1):
+        made = result("script", workers, rate or 100.0 * workers, seed=seed, script="train.py",
+                      not_reported=[] if rate else ["examples: throughput is unknown"])
+        steps = rate and rate / batch
+        speed = {"examples_per_second": rate, "batches_per_second": steps, "warmup_steps": 0}
+        found.append({name: value for name, value in made.items() if not name.startswith("batch")}
+                     | {"throughput": speed})
+    return found
 
 
 def with_right(correct: int, total: int, runs: Runs) -> Runs:

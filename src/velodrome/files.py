@@ -260,6 +260,8 @@ class HeldFolder:
     def __init__(self, path: Path) -> None:
         #: Also as it was at first: a link on the way, or the working directory, may be changed.
         self._paths = (path, path.resolve())
+        #: Whether it was a link then: one that takes its place later is not followed by those who read the folder.
+        self._linked = path.is_symlink()
         self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_in_place(self) -> bool:
@@ -268,7 +270,8 @@ class HeldFolder:
             return True
         own = os.fstat(self._descriptor)
         try:
-            return all(os.path.samestat(path.stat(), own) for path in self._paths)
+            return all(os.path.samestat(path.stat(), own) for path in self._paths) and (
+                self._paths[0].is_symlink() == self._linked)
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,15 @@ def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     assert limited(runs, "10m", until_sure=False).notes == (
         "the budget of 10 min is enough for all jobs (about 48 s); nothing is claimed before repetition 3: add "
         "--until-sure, or --repeat 3",)
+
+
+def test_a_budget_says_what_is_left_of_it_where_the_first_repetitions_are_stored(runs: Path) -> None:
+    plan = limited(runs, "10m", until_sure=True, repeat=3)
+    for entry in plan.entries:
+        if entry.repetition <= 3:
+            stored(plan.folder.path, entry.name, **entry.job.model_dump(exclude_unset=True))
+    [note] = limited(runs, "10m", until_sure=True, repeat=3).notes
+    assert re.fullmatch(r"the budget of 10 min leaves \d+ min for further repetitions", note)
 
 
 def test_a_budget_is_named_as_it_was_given(runs: Path) -> None:

@@ -34,11 +34,11 @@ def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
     assert isinstance(options, SshOptions)
     assert options.hosts == ["a", "b"]
     assert options.python == "/opt/python"
-    assert target_of("home").offer.name == "ssh"
+    assert target_of("home").launcher.name == "ssh"
     only = elsewhere / "only.yaml"
     only.write_text("other: {launcher: local}\n")
     monkeypatch.setenv("VELODROME_CLUSTERS", str(only))
-    assert target_of("other").offer.name == "local"
+    assert target_of("other").launcher.name == "local"
     with pytest.raises(BadRequest, match=r"--on 'lab': no such launcher; choose one of local, debug, .*, other"):
         target_of("lab")
 

@@ -18,7 +18,7 @@ from velodrome.clusters.launcher import Exit, Launcher
 from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.clusters.local.processes import ColdProcess
 from velodrome.clusters.plan import Process
-from velodrome.clusters.registry import LAUNCHERS, open_launcher
+from velodrome.clusters.registry import launchers, open_launcher
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
@@ -28,8 +28,8 @@ _MARKS = {"emulated": [pytest.mark.integration, pytest.mark.skipif(os.geteuid() 
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(offer.name, marks=_MARKS.get(offer.name, [])) for offer in LAUNCHERS
-    if offer.here and not offer.needs_options
+    pytest.param(launcher.name, marks=_MARKS.get(launcher.name, [])) for launcher in launchers()
+    if launcher.here and not launcher.needs_options
 ])
 def test_every_launcher_of_the_registry_has_its_name_and_finds_hosts_with_ports(name: str) -> None:
     with open_launcher(name) as launcher:
@@ -50,7 +50,7 @@ def test_an_unknown_launcher_is_answered_with_the_known_ones() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_emulated_refuses_a_host_that_it_will_not_have_before_it_creates_any() -> None:
     job = resolve(Job(engine="torch", strategy="ddp", workers=2))
-    launcher = EmulatedLauncher(pins={"worker:1": "node9"})
+    launcher = EmulatedLauncher(EmulatedOptions.model_validate({"place": {"worker:1": "node9"}}))
     with pytest.raises(BadRequest, match="no host 'node9'; choose from node1, node2"):
         launcher.check(job)
 
@@ -62,7 +62,7 @@ def test_emulated_counts_the_memory_of_the_processes_that_share_a_node(monkeypat
     options = EmulatedOptions.model_validate({"nodes": 2, "memory": "400m"})
     EmulatedLauncher(options).check(job)
     with pytest.raises(BadRequest, match=r"that 2 process\(es\) of this job need on a node"):
-        EmulatedLauncher(options, {"worker": "node1"}).check(job)
+        EmulatedLauncher(options.pinned({"worker": "node1"})).check(job)
 
 
 @pytest.mark.parametrize(("strategy", "fields", "processes"), [

@@ -11,7 +11,7 @@ import pytest
 from fake_slurm import DDP, DOWN, FORGOTTEN, FakeSlurm, run_in_a_job
 
 from velodrome.catalog.world import Member
-from velodrome.clusters.launcher import Exit, Queues
+from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Process
 from velodrome.clusters.registry import living, open_attached
 from velodrome.clusters.remote.group import RemoteGroup
@@ -128,7 +128,6 @@ def test_the_record_is_written_before_a_job_waits_in_the_queue(
     fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = SlurmLauncher(options(shared_dir=str(tmp_path), silence=99))
-    assert isinstance(launcher, Queues)
 
     def interrupted(job: SlurmJob, seconds: float, notice: object) -> None:
         assert read_record(tmp_path).job == job.number
@@ -136,7 +135,7 @@ def test_the_record_is_written_before_a_job_waits_in_the_queue(
 
     monkeypatch.setattr(SlurmJob, "wait_until_running", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        launcher.allocate_for(DDP, tmp_path, lambda text: None)
+        launcher.allocate(DDP, tmp_path, lambda text: None)
     record = read_record(tmp_path)
     assert (record.job, record.token, record.options.silence) == (7, None, 99)
     assert living(tmp_path) == "Slurm job 7"
@@ -289,7 +288,7 @@ def test_a_wait_is_an_event_of_the_run(
 
 def examined(folder: Path, **fields: Any) -> list[tuple[str, str]]:
     launcher = SlurmLauncher(options(shared_dir=str(folder), **fields))
-    findings, _ = launcher.examine(DDP)
+    findings = launcher.examine(DDP).findings
     launcher.close()
     return [(finding.level, finding.sentence) for finding in findings]
 

@@ -78,7 +78,7 @@ def test_a_job_gets_a_node_for_each_process_by_default(fields: dict[str, Any], j
 
 
 def test_each_group_of_roles_is_one_step() -> None:
-    spread = options().placed({})
+    spread = options().policy
     assert steps_of(DDP, 4, spread) == [Step("worker", 0, 4)]
     assert steps_of(SERVERS, 6, spread) == [Step("server", 0, 2), Step("worker", 2, 3), Step("chief", 5, 1)]
     assert steps_of(SERVERS, 8, spread)[-1] == Step("chief", 5, 1)  # two nodes stay empty

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,8 @@ def plain(old_packages: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "velodrome.catalog.engines.plain", module)
-    monkeypatch.setattr(registry, "NAMES", (*registry.NAMES, "plain"))
+    ours = {**registry.ENGINES.ours, "plain": "velodrome.catalog.engines.plain:ENGINE"}
+    monkeypatch.setattr(registry, "ENGINES", replace(registry.ENGINES, ours=ours))
     monkeypatch.setenv(environments.FOLDER, str(old_packages.parent))
     return old_packages / "bin" / "python"
 

@@ -55,7 +55,7 @@ def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: 
             return asked[-1]
 
         job = Job(engine=engine, strategy=strategy, workers=2, epochs=1)
-        result = execute(job, store=Store(scene.runs), name=scene.name, launcher=LocalLauncher(port))
+        result = execute(job, store=Store(scene.runs), name=scene.name, launcher=LocalLauncher(port=port))
     assert result["status"] == "finished"
     assert descriptors() == before
     assert set(psutil.Process().children(recursive=True)) <= children
@@ -69,7 +69,7 @@ def test_ports_that_are_always_taken_end_the_run(scene: Scene) -> None:
         other.bind(("127.0.0.1", free_port()))
         other.listen()
         job = Job(engine="torch", strategy="ddp", workers=1, epochs=1)
-        launcher = LocalLauncher(lambda host: other.getsockname()[1])
+        launcher = LocalLauncher(port=lambda host: other.getsockname()[1])
         with pytest.raises(JobFailed, match=rf"port {other.getsockname()[1]}"):
             execute(job, store=Store(scene.runs), name=scene.name, launcher=launcher)
     assert scene.result()["error"]["cause"] == "port"

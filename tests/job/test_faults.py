@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.clusters.faults import check_faults
 from velodrome.clusters.local.launcher import LocalLauncher
+from velodrome.clusters.preflight import check_faults
 from velodrome.errors import BadRequest
 from velodrome.job.faults import Fault, parse_fault
 from velodrome.job.job import Job

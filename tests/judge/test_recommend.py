@@ -94,7 +94,7 @@ def test_a_noisy_lead_is_open_and_says_what_it_would_cost_to_settle() -> None:
     assert answer.more_runs is not None
     assert answer.verdict == (
         "use torch/ddp with 2 workers for now: it was 24 % faster than torch/single with 1 worker in all 3 "
-        f"repetitions, and {answer.more_runs} more repetitions would settle it."
+        f"repetitions; {answer.more_runs} more would settle it."
     )
     assert "24 % apart, and torch/ddp with 2 workers may be anything from" in answer.why
     assert f"--until-sure --max-repeat {3 + answer.more_runs}` (probably {2 * answer.more_runs} more" in answer.next

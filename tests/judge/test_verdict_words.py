@@ -19,7 +19,7 @@ from synthetic_races import beside, repeated, result
 from velodrome.judge.compare import compare
 from velodrome.judge.objective import Price
 from velodrome.judge.recommend import Recommendation, recommend
-from verdict_questions import answer, ddp, single, with_right, words_that_say_nothing
+from verdict_questions import answer, ddp, script, single, with_right, words_that_say_nothing
 
 pytestmark = pytest.mark.unit
 
@@ -188,6 +188,12 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
             *ddp(150, 152, 149, 20, 150, 151, 150, 149, 150, 150),
         ]
     ),
+    "stragglers left out of repetitions that decided": lambda: answer(
+        [
+            *single(100, 108, 94, 104, 98, 106, 95, 101),
+            *ddp(112, 110, 113, 111, 40, 114, 109, 112),
+        ]
+    ),
     "updates of three sizes": lambda: answer(
         [
             *single(100, 101, 99),
@@ -207,6 +213,16 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
     "open, on a machine that others use up": lambda: answer(
         [*[beside(run, 1.4) for run in single(100, 120, 110)], *[beside(run, 1.4) for run in ddp(145, 125, 138)]]
     ),
+    "open, between configurations with long names": lambda: answer(
+        [
+            *[
+                beside(run, 1.4)
+                for workers, batch, rates in ((2, 64, (100, 120, 110)), (16, 128, (145, 125, 138)))
+                for run in repeated(rates, strategy="parameter-server", engine="tensorflow", workers=workers,
+                                    servers=2 * workers, batch_size=batch)
+            ]
+        ]
+    ),
     "level on a machine that is busy": lambda: answer(
         [*[beside(run, 0.3) for run in single(100, 101, 99)], *[beside(run, 0.3) for run in ddp(100, 101, 99)]]
     ),
@@ -220,6 +236,17 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
         [
             *repeated([100, 101, 99], [0.918, 0.93, 0.925], strategy="single"),
             *repeated([280, 282, 278], [0.5, 0.95, 0.85], workers=2),
+        ]
+    ),
+    "a script that trains otherwise with more workers": lambda: answer(
+        [*script(1, 100, 101, 99), *script(2, 190, 192, 188, batch=128)]
+    ),
+    "a script that keeps its batch": lambda: answer([*script(1, 100, 101, 99), *script(2, 190, 192, 188)]),
+    "a script that reported no examples": lambda: answer([*script(1, None, None, None), *script(2, None, None, None)]),
+    "one core": lambda: answer(
+        [
+            run | {"machine": run["machine"] | {"cores": 1}}
+            for run in [*single(100, 101, 99), *ddp(70, 71, 69, workers=1, batch_size=128)]
         ]
     ),
     "losers that waited": lambda: answer(

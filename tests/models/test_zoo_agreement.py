@@ -31,6 +31,18 @@ def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int
     assert np.abs(np.asarray(keras_model(images)) - answers).max() < 1e-5
 
 
+def test_a_network_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of layers in `catalog/models.py` is all that the engines need, and they compute the same with it."""
+    from velodrome.catalog import models
+    from velodrome.catalog.networks import RELU, Dense, convolutions, dense
+
+    network = (*convolutions(4), *dense(9)[:-1], Dense(6), RELU, Dense())
+    added = models.ZooModel("added", "a network for this test", smallest=4, network=network)
+    monkeypatch.setattr(models, "MODELS", (*models.MODELS, added))
+    assert "added" in models.models_for("images")
+    test_both_engines_compute_the_same_function("added", (16, 20, 3))
+
+
 @pytest.mark.parametrize("shape", [(10,), (5, 3)])
 def test_the_networks_for_arrays_compute_the_same_function(shape: tuple[int, ...]) -> None:
     pytest.importorskip("tensorflow")

@@ -36,7 +36,7 @@ def entries(count: int) -> list[Entry]:
 
 
 def ssh(*hosts: str, pins: dict[str, str] | None = None, **more: Any) -> SshLauncher:
-    return SshLauncher(validated(SshOptions, {"hosts": [*hosts], **more}, "lab"), pins or {})
+    return SshLauncher(validated(SshOptions, {"hosts": [*hosts], "place": pins or {}, **more}, "lab"))
 
 
 def hosts_of(lanes: list[Launcher]) -> list[list[str]]:

@@ -181,6 +181,22 @@ def test_a_race_whose_folder_is_renamed_between_jobs_stops_and_makes_no_other(
     assert not list((tmp_path / "elsewhere").rglob("controller.lock"))
 
 
+def test_a_race_whose_file_is_removed_stops_after_the_job(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, entries = begun(runs, ONE, TWO)
+    monkeypatch.setattr(preflight, "available_memory", lambda: 0)
+    ended: list[str] = []
+
+    def one_ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+        ended.append(entry.name)
+        (folder.path / "race.yaml").unlink()
+
+    with pytest.raises(FolderGone, match=r"race 'first' ended because its file '.*race.yaml' was removed"):
+        run_race(folder, entries, lambda entry: {}, one_ended)
+    assert len(ended) == 1
+
+
 def test_a_job_whose_folder_vanishes_ends_its_race(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, entries = begun(runs, ONE, TWO)
     begun_jobs: list[str] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
+from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit, Group, Launcher, Notice, no_notice
 from velodrome.clusters.plan import Plan, Process
 from velodrome.events.lines import PREFIX, to_line
 from velodrome.job.job import Job
@@ -60,7 +60,7 @@ def beats(seconds: float, steps: Callable[[int], int] = lambda tick: 0, *, waiti
 
 
 @dataclass
-class ScriptedGroup:
+class ScriptedGroup(Group):
     """Processes that follow their scripts; one whose script is over does nothing more."""
 
     scripts: dict[Process, Script]
@@ -102,7 +102,7 @@ class ScriptedGroup:
 
 
 @dataclass
-class ScriptedLauncher:
+class ScriptedLauncher(Launcher):
     """Gives each started plan the next of its lists of scripts, one script per process."""
 
     attempts: list[list[Script]]
@@ -116,9 +116,7 @@ class ScriptedLauncher:
 
     def check(self, job: Job) -> None: ...
 
-    def prepare(self, engines: Sequence[str]) -> None: ...
-
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         return Allocation(self.hosts, self._port)
 
     def _port(self, host: str) -> int:
@@ -131,4 +129,3 @@ class ScriptedLauncher:
         self.groups.append(ScriptedGroup(scripts, self.clock, **self.options))
         return self.groups[-1]
 
-    def close(self) -> None: ...

@@ -136,6 +136,13 @@ def test_events_that_are_not_as_documented_are_named(run: Path, change, told: st
     assert any(told in problem for problem in problems), problems
 
 
+@pytest.mark.parametrize("altered", [{"safe_mode": False}, {"custom_objects": {"Lambda": "os:system"}}])
+def test_code_that_the_description_of_a_model_of_the_zoo_names_is_reported(run: Path, altered: dict[str, Any]) -> None:
+    file = run / "model" / "model.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **altered}))
+    assert any("it names code, which a model of the zoo never needs" in problem for problem in check_run(run).problems)
+
+
 def test_a_line_that_was_cut_off_is_named_unless_a_kill_explains_it(run: Path) -> None:
     text = (run / "events.jsonl").read_text()
     (run / "events.jsonl").write_text('{"time": 1, "ki\n' + text)

@@ -14,7 +14,7 @@ from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.event_summary import EventSummary
-from velodrome.run.faults import FaultSchedule
+from velodrome.run.supervisor import FaultSchedule
 from velodrome.tasks.registry import task_of
 
 pytestmark = pytest.mark.unit

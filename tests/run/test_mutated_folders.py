@@ -197,6 +197,9 @@ def test_a_race_of_too_many_jobs_is_refused_before_it_is_expanded(
     assert asked in row["problem"]
     assert row["jobs"] == 4
     assert row["problem"].startswith("its race.yaml cannot be read: it ")
+    for words, code in ((("check", "race"), 1), (("check",), 1), (("show", "race"), 0)):
+        done = store.command("runs", *words, "--runs", store.runs)
+        assert (done.code, asked in done.text) == (code, True), done.text
     shown = dict(store.pages())
     assert asked in html.unescape(shown["/"])
     assert asked in html.unescape(shown["/races/race"])

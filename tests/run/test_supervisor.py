@@ -318,7 +318,7 @@ def test_ports_that_are_always_taken_end_the_run(tmp_path: Path) -> None:
 def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher = ScriptedLauncher([])
 
-    def refuse(job: Job) -> None:
+    def refuse(job: Job, *more: object) -> None:
         raise VelodromeError("no two nodes are free")
 
     monkeypatch.setattr(launcher, "allocate", refuse)

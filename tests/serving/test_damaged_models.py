@@ -108,7 +108,7 @@ def test_a_description_that_is_none_is_one_sentence_on_the_command_line_and_on_t
     assert refused.value.exit_code == 2
     assert "\n" not in str(refused.value)
     with TestClient(serve_app(["brightness"], tmp_path), base_url="http://127.0.0.1") as client:
-        assert client.post("/api/predict", json={}).status_code == 503
+        assert client.post("/api/predict", json={}).status_code == 409
         assert "cannot be read" in client.get("/").text
 
 
@@ -144,6 +144,15 @@ def test_examples_that_would_fill_the_memory_are_not_unpacked(tmp_path: Path, he
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", bytes(1 << 16)])
+def test_a_damaged_graph_is_one_sentence(tmp_path: Path, content: bytes) -> None:
+    folder = brightness(tmp_path)
+    (folder / "model.onnx").write_bytes(content)
+    with pytest.raises(BadRequest, match="ONNX Runtime cannot load") as refused:
+        LoadedModel(folder, "hurt", threads=1)
+    assert (refused.value.exit_code, "\n" in str(refused.value)) == (2, False)
 
 
 @pytest.mark.parametrize("arrays", [

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hostile_files import GOOD, HOSTILE, picture, turned
-from velodrome.serving import pictures
+from velodrome.serving import inputs
+from velodrome.serving.inputs import decoded
 from velodrome.serving.model import BadInput
-from velodrome.serving.pictures import decoded
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +31,7 @@ def test_an_ordinary_picture_is_decoded(make: Callable[[], bytes]) -> None:
 
 
 def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(inputs, "LARGEST_BYTES", 100)
     with pytest.raises(BadInput, match="at most 100 are taken"):
         decoded(picture(size=(400, 400)) + b"\0" * 100, (8, 8, 1))
 

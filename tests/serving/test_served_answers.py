@@ -17,12 +17,12 @@ import velodrome
 from hostile_files import picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
-from velodrome.serving import batching, inputs, language
+from velodrome.serving import batching, inputs, responses
 from velodrome.serving import model as serving_model
-from velodrome.serving.answers import answers_of
 from velodrome.serving.batching import Batcher
-from velodrome.serving.explain import occlusion
-from velodrome.serving.model import BadInput, LoadedModel, _session, load_for_requests
+from velodrome.serving.model import BadInput, LoadedModel, load_for_requests
+from velodrome.serving.responses import answers_of, occlusion
+from velodrome.serving.sessions import Session
 
 pytestmark = pytest.mark.unit
 
@@ -84,15 +84,15 @@ def test_a_row_that_cannot_be_used_is_refused(tmp_path: Path, row: Any) -> None:
 
 def test_a_language_model_continues_a_text(tmp_path: Path) -> None:
     model = loaded(counting(tmp_path))
-    assert int(language.next_words(model, "One two").argmax()) == 3
-    assert list(language.generate(model, "one", words=5, temperature=0)) == ["two", "three", "<eos>", "one", "two"]
-    assert list(language.generate(model, "one", words=5, seed=3)) == ["two", "three", "<eos>", "one", "two"]
-    assert language.unknown_words(model, "one four ONE four") == ["four"]
+    assert int(responses.next_words(model, "One two").argmax()) == 3
+    assert list(responses.generate(model, "one", words=5, temperature=0)) == ["two", "three", "<eos>", "one", "two"]
+    assert list(responses.generate(model, "one", words=5, seed=3)) == ["two", "three", "<eos>", "one", "two"]
+    assert responses.unknown_words(model, "one four ONE four") == ["four"]
     for wrong in ({"words": 0}, {"words": 10**6}, {"temperature": -1.0}, {"temperature": float("nan")}):
         with pytest.raises(BadInput):
-            list(language.generate(model, "one", **wrong))
+            list(responses.generate(model, "one", **wrong))
     with pytest.raises(BadInput, match="characters"):
-        language.next_words(model, "one " * 10_000)
+        responses.next_words(model, "one " * 10_000)
 
 
 def test_the_map_is_highest_where_the_picture_speaks_for_the_answer(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_a_long_answer_is_divided_among_the_cores_and_short_ones_are_computed_si
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(LoadedModel, "seconds_of_one", lambda self: seconds)
     made: list[int | None] = []
-    monkeypatch.setattr(serving_model, "_session", lambda file, threads: made.append(threads) or opened(file, threads))
-    opened = _session
+    monkeypatch.setattr(serving_model, "Session", lambda file, threads: made.append(threads) or opened(file, threads))
+    opened = Session
     model, at_once = load_for_requests(folder, "brightness")
     assert at_once == calls
     assert made[-1] == threads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from velodrome.serving.inputs import file_of
 from velodrome.serving.model import BadInput
-from velodrome.serving.uploads import file_of
 
 pytestmark = pytest.mark.unit
 FORM = "multipart/form-data; boundary=edge"

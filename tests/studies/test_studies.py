@@ -193,7 +193,7 @@ def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) 
     assert velodrome(*words).json()["machines"]["ours"].startswith("one machine with ")
     launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
     launcher.links = {host: SimpleNamespace(facts={"cores": 4}) for host in "ab"}  # type: ignore[dict-item]
-    assert api._site(launcher, "lab") == planning.Site("2 hosts of --on lab with 8 cores", 8)
+    assert api._site(launcher, "lab", here=False) == planning.Site("2 hosts of --on lab with 8 cores", 8)
     assert api._cores_of([{"cluster": {"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}}, {"cluster": None}]) == 6
 
 

@@ -72,6 +72,8 @@ def test_nothing_that_a_rank_sends_ends_the_server() -> None:
     server = RendezvousServer(listener, ["127.0.0.1"] * 2, 60, theirs)
     thread = threading.Thread(target=server.serve)
     thread.start()
+    for words in (["pmi", "²"], ["pmi", "٣"], ["liveness", "9" * 300], ["pmi"], ["other", "0"]):
+        enter(address, PROTOCOL, words, 20).close()
     ranks = {(kind, rank): enter(address, PROTOCOL, [kind, str(rank)], 20)
              for kind in ("pmi", "liveness") for rank in range(2)}
     strange = ranks["pmi", 1]

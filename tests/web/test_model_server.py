@@ -208,7 +208,7 @@ def test_a_failed_export_is_told_and_the_others_answer(tmp_path: Path) -> None:
     (broken / "model.onnx").write_bytes(b"no graph")
     with TestClient(serve_app(["broken", "brightness"], tmp_path), base_url="http://127.0.0.1") as client:
         answer = client.post("/api/predict", json={})
-        assert answer.status_code == 503
+        assert answer.status_code == 409
         assert "ONNX Runtime cannot load" in answer.json()["error"]
         assert post(client, picture()).status_code == 200
 

@@ -11,27 +11,33 @@ from velodrome.catalog.registry import LISTED_BY, all_forms
 from velodrome.catalog.registry import engines as known_engines
 from velodrome.clusters import definitions, environments
 from velodrome.clusters.definitions import validated
-from velodrome.clusters.emulated import limits
 from velodrome.clusters.environments import hosts
 from velodrome.clusters.registry import (
     LAUNCHERS,
-    Target,
     clusters,
     defined_target,
-    offer_named,
+    inline,
+    launcher_type,
+    launchers,
     open_launcher,
     target_of,
 )
-from velodrome.clusters.remote.launcher import RemoteLauncher
+from velodrome.clusters.registry import (
+    clean as clean_up,
+)
 from velodrome.errors import BadRequest, which_name
 
 
 def list() -> builtins.list[dict[str, Any]]:
     """Every launcher that needs no definition, and every cluster of clusters.yaml, with its file and its mistakes."""
     found = [
-        {"name": offer.name, "launcher": offer.name, "description": offer.description, "options": offer.options,
-         "file": None, "hosts": None, "error": None}
-        for offer in LAUNCHERS
+        {"name": launcher.name, "launcher": launcher.name, "description": launcher.description,
+         "options": launcher.inline, "file": None, "hosts": None, "error": None}
+        for launcher in launchers()
+    ]
+    found += [
+        {"name": name, "launcher": name, "description": "", "options": "", "file": None, "hosts": None, "error": error}
+        for name, error in LAUNCHERS.broken().items()
     ]
     for name, defined in clusters().items():
         row: dict[str, Any] = {
@@ -40,7 +46,7 @@ def list() -> builtins.list[dict[str, Any]]:
         }
         try:
             target = defined_target(defined)
-            row |= {"description": target.offer.description, "hosts": _hosts(target)}
+            row |= {"description": target.launcher.description, "hosts": target.options.named_hosts}
         except BadRequest as error:
             row["error"] = str(error)
         found.append(row)
@@ -56,7 +62,7 @@ def show(name: str) -> dict[str, Any]:
     target = target_of(name)
     defined = clusters().get(name)
     return {
-        "name": name, "launcher": target.offer.name, "description": target.offer.description,
+        "name": name, "launcher": target.launcher.name, "description": target.launcher.description,
         "file": str(defined.file) if defined else None, "options": target.options.model_dump(),
     }
 
@@ -73,11 +79,11 @@ def add(
         file: the file to write.
     """
     base, _, text = where.partition(":")
-    offer = offer_named(base, f"{where!r}")
+    launcher = launcher_type(base, f"{where!r}")
     target = Path(file) if file is not None else definitions.sources()[0]
-    fields = {**(offer.kind.inline(text) if text else {}), **(options or {})}
-    validated(offer.kind, fields, f"cluster {name!r}")
-    if name in [one.name for one in LAUNCHERS]:
+    fields = {**inline(launcher, text), **(options or {})}
+    validated(launcher.options, fields, f"cluster {name!r}")
+    if name in LAUNCHERS.names():
         raise BadRequest(f"cluster {name!r}: that is the name of a launcher; choose another one")
     definitions.add(name, base, fields, target)
     return {"name": name, "launcher": base, "file": str(target), "options": fields}
@@ -106,17 +112,12 @@ def prepare(
     chosen = [engine.name for engine in asked if engine.own_environment is None]
     to_install = [engine.install_command for engine in asked if engine.own_environment is not None]
     with open_launcher(name) as launcher:
-        if not isinstance(launcher, RemoteLauncher):
-            raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
-        links = launcher.connect(launcher.lasting_hosts())
-        made = hosts.prepare_all([*links.values()], chosen, Path(wheelhouse) if wheelhouse else None)
+        made = launcher.prepare_hosts(chosen, Path(wheelhouse) if wheelhouse else None)
+    if made is None:
+        raise BadRequest(f"cluster {name!r} needs no environment: its processes use this machine's")
     return {"name": name, "hosts": made, "pins": hosts.pins(chosen), "to_install": to_install}
 
 
 def clean() -> dict[str, Any]:
-    """Remove what commands that were killed left of emulated clusters: control groups and temporary folders."""
-    return {"removed": limits.clean()}
-
-
-def _hosts(target: Target) -> Any:
-    return getattr(target.options, "hosts", None)
+    """Remove what commands that were killed left behind, such as control groups and folders of emulated clusters."""
+    return {"removed": clean_up()}

@@ -290,6 +290,8 @@ def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[
         return [f"the budget of {asked} settles nothing: nothing is claimed before repetition {times}, and two "
                 f"configurations take about {duration(found.least)} until then "
                 f"(--budget {as_option(budget.spent + found.least)}); what fits runs, the most promising first"]
+    if not found.left_out and found.whole == 0:
+        return [f"the budget of {asked} leaves {duration(max(0.0, budget.left))} for further repetitions"]
     if not found.left_out:
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
                 f"{duration(found.whole)}), the least after which anything is claimed"] if count > 1 else []

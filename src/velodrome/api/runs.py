@@ -13,13 +13,22 @@ from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.judge.pair import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
-from velodrome.run.check import check_run
+from velodrome.run.check import Checked, check_race, check_run
+from velodrome.run.dry_run import verify_run
 from velodrome.run.export import form_of, table, write_archive
-from velodrome.run.listing import STATUSES, Found, locate, row_of_race, row_of_run, runs_of, scan
-from velodrome.run.remove import refuse_running, remove_folder
+from velodrome.run.listing import (
+    STATUSES,
+    Found,
+    locate,
+    refuse_running,
+    remove_folder,
+    row_of_race,
+    row_of_run,
+    runs_of,
+    scan,
+)
 from velodrome.run.store import RunFolder
 from velodrome.run.trained import examples_trained
-from velodrome.run.verify import verify_run
 
 
 def list(
@@ -93,16 +102,16 @@ def compare_runs(
 
 
 def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
-    """Check run folders against the documented schema: ``ok``, and the problems of each run.
+    """Check run folders against the documented schema: ``ok``, and the problems of each run, and of each race whose own
+    file cannot be read.
 
     Args:
         names: runs, races, ``RACE/RUN`` or paths of folders; by default everything in ``runs``.
         runs: folder that holds the runs.
     """
-    folders: builtins.list[Path] = []
+    checked: builtins.list[Checked] = []
     for found in scan(Path(runs)) if not names else [_anywhere(Path(runs), name) for name in names]:
-        folders += [run.path for run in runs_of(found.path)] if found.kind == "race" else [found.path]
-    checked = [check_run(folder) for folder in folders]
+        checked += check_race(found.path) if found.kind == "race" else [check_run(found.path)]
     return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
 
 

@@ -18,11 +18,11 @@ from velodrome.data.delimited import read_rows
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served
-from velodrome.serving import inputs, language
-from velodrome.serving.answers import TOP, answers_of
+from velodrome.serving import inputs, responses
 from velodrome.serving.export import export_run
+from velodrome.serving.inputs import LARGEST_BYTES
 from velodrome.serving.model import NOT_FINITE, BadInput, LoadedModel
-from velodrome.serving.pictures import LARGEST_BYTES
+from velodrome.serving.responses import TOP, answers_of
 
 FORMATS = ("onnx",)
 
@@ -97,7 +97,7 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
     for place, given in _examples(about, file):
         began = time.perf_counter()
         if about.kind == "text":
-            probabilities = language.next_words(model, given)
+            probabilities = responses.next_words(model, given)
             # Probabilities are computed already: they count as the outputs of the graph.
             found = answers_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
         else:
@@ -112,7 +112,7 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
 def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]:
     """The examples of a file, each with its row where a file has several."""
     if about.kind == "text":
-        yield {}, stored.read_text(file, language.LONGEST_TEXT * 4, errors="replace")
+        yield {}, stored.read_text(file, responses.LONGEST_TEXT * 4, errors="replace")
     elif file.suffix.lower() == ".csv" and about.encoding is not None:
         known, faults = {column.name for column in about.encoding.features}, Faults()
         for number, (_, row) in enumerate(read_rows(file, faults), start=1):

@@ -13,7 +13,6 @@ from velodrome.api.race import run_missing
 from velodrome.api.race_plan import PlannedRace, plan_entries
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
-from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.data.base import BadData, Progress
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
@@ -136,18 +135,18 @@ def prepare(
     `on_plan` is called with what can run and what is missing, also when that is everything; `on_download` while data
     is fetched and read.
     """
-    offer = launcher_named(on)  # refused before data is fetched
+    kind = launcher_named(on)  # refused before data is fetched
     study, size = study_named(name), scale_named(scale)
     if choice.data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
     folder = RaceFolder(Path(runs), race_name or f"{study.name}-{size}")
     written = folder.written()
     with open_launcher(on) as launcher:
-        if not offer.here:
+        if not kind.here:
             launcher.prepare([])  # hosts that are out of reach are reported once, not for every job
         plan = plan_study(study, size, choice, look=partial(check_data if dry_run else fetch_data, choice, on_download),
-                          kept=written.fitted if written else None, elsewhere=None if offer.here else launcher)
-        plan = replace(plan, site=_site(launcher, on))
+                          kept=written.fitted if written else None, elsewhere=None if kind.here else launcher)
+        plan = replace(plan, site=_site(launcher, on, here=kind.here))
     if on_plan is not None:
         on_plan(plan)
     if plan.race is None:
@@ -178,16 +177,15 @@ def _cores_of(results: Iterable[Mapping[str, Any]]) -> int:
     return sum(hosts.values())
 
 
-def _site(launcher: Launcher, on: Where) -> Site:
+def _site(launcher: Launcher, on: Where, *, here: bool) -> Site:
     """The machines of a launcher: hosts that are known have so many cores together."""
-    here = this_machine()
-    if nodes := getattr(launcher, "host_names", ()):
-        return Site(f"{len(nodes)} emulated hosts on {here.machines}", here.cores)
-    if not isinstance(launcher, RemoteLauncher):
-        return here
-    counts = [int(link.facts["cores"]) for link in launcher.links.values()]
+    machine = this_machine()
+    if here:
+        nodes = launcher.host_names
+        return Site(f"{len(nodes)} emulated hosts on {machine.machines}", machine.cores) if nodes else machine
+    counts = [*launcher.host_cores.values()]
     if not counts:  # of a cluster that names its hosts when a job begins
-        return Site(f"the nodes of --on {on}", here.cores)
+        return Site(f"the nodes of --on {on}", machine.cores)
     hosts = "1 host" if len(counts) == 1 else f"{len(counts)} hosts"
     return Site(f"{hosts} of --on {on} with {sum(counts)} cores", sum(counts))
 

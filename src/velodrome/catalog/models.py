@@ -6,6 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from velodrome.catalog.networks import (
+    FLATTEN,
+    POOL,
+    TANH,
+    Augment,
+    Conv,
+    Dense,
+    Lstm,
+    Network,
+    Norm,
+    Residual,
+    Transformer,
+    convolutions,
+    dense,
+    residual,
+)
 from velodrome.errors import BadRequest, which_name
 
 #: Tasks on examples, for which a model returns as many numbers as its function is asked for.
@@ -24,9 +40,25 @@ class ZooModel:
     takes: Literal["images", "text", "arrays"] = "images"
     #: Fields of a job that this model brings its own defaults for.
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether it normalises by the statistics of a batch, and whether it draws random numbers in training.
-    normalises: bool = False
-    draws: bool = False
+    #: Empty for a model that is built by a task of somebody else's.
+    network: Network = ()
+    #: The distribution of the initial weights of its layers; biases are zero.
+    start: Literal["glorot-uniform", "he-normal"] = "glorot-uniform"
+
+    @property
+    def normalises(self) -> bool:
+        """Whether it normalises by the statistics of a batch."""
+        return self.contains(Norm, Residual)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers in training."""
+        return self.contains(Augment)
+
+    def contains(self, *kinds: type) -> bool:
+        """Whether it has layers of these kinds, or is of one of them."""
+        layers = self.network if isinstance(self.network, tuple) else (self.network,)
+        return any(isinstance(layer, kinds) for layer in layers)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -38,21 +70,26 @@ class ZooModel:
 ARRAY_MODEL = "mlp"
 
 MODELS = (
-    ZooModel("linear", "one dense layer: multinomial logistic regression"),
-    ZooModel("dense-128", "one hidden layer of 128, relu"),
-    ZooModel("dense-300-100", "two hidden layers of 300 and 100, relu"),
-    ZooModel("lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16),
+    ZooModel("linear", "one dense layer: multinomial logistic regression", network=dense()),
+    ZooModel("dense-128", "one hidden layer of 128, relu", network=dense(128)),
+    ZooModel("dense-300-100", "two hidden layers of 300 and 100, relu", network=dense(300, 100)),
+    ZooModel(
+        "lenet5", "20 and 50 filters 5×5, tanh, max-pool 2×2, dense 500", smallest=16,
+        # tanh is increasing, so the maximum of a window is the same before and after it: pooling first needs a quarter.
+        network=(Conv(20, 5), POOL, TANH, Conv(50, 5), POOL, TANH, FLATTEN, Dense(500), TANH, Dense()),
+    ),
     ZooModel(
         "fruit-cnn", "small convolutional network for photos of about 100×100, with augmentation",
-        smallest=32, recipe={"batch_size": 64, "epochs": 8}, draws=True,
+        smallest=32, recipe={"batch_size": 64, "epochs": 8},
+        network=(Augment(name="augment"), *convolutions(16, 32, 64, 64), *dense(128)),
     ),
     ZooModel(
         ARRAY_MODEL, "for tables and other arrays: two hidden layers of 128 and 64, relu", takes="arrays",
-        recipe={"batch_size": 32, "epochs": 40, "learning_rate": 0.003},
+        recipe={"batch_size": 32, "epochs": 40, "learning_rate": 0.003}, network=dense(128, 64),
     ),
     ZooModel(
         "resnet20", "residual network of 20 layers with batch normalisation, as He et al. (2015) describe it for "
-        "CIFAR-10", smallest=8, normalises=True,
+        "CIFAR-10", smallest=8, network=residual(16, 32, 64, blocks=3), start="he-normal",
         recipe={
             "optimizer": "momentum", "learning_rate": 0.1, "weight_decay": 1e-4, "schedule": "cosine",
             "batch_size": 128, "epochs": 10,
@@ -60,7 +97,7 @@ MODELS = (
     ),
     ZooModel(
         "vgg-small", "32 and 64 filters 3×3, max-pool 2×2, dense 1024 twice: many parameters, little arithmetic",
-        smallest=4,
+        smallest=4, network=(*convolutions(32, 64), *dense(1024, 1024)),
     ),
     ZooModel(
         "lstm-small", "language model: two LSTM layers of 200, as Zaremba et al. (2014) describe the small one",
@@ -69,14 +106,22 @@ MODELS = (
             "optimizer": "sgd", "learning_rate": 1.0, "batch_size": 20, "epochs": 13, "unroll": 20, "decay": 0.5,
             "decay_after": 4, "clip_norm": 5.0,
         },
+        network=Lstm(units=200, layers=2, limit=0.1),
     ),
     ZooModel(
         "gpt-mini", "language model: decoder-only transformer, 4 layers of width 128 with 4 heads, context = unroll",
         task="language-model", takes="text",
         recipe={"optimizer": "adam", "learning_rate": 0.001, "batch_size": 20, "epochs": 5, "unroll": 64},
+        network=Transformer(layers=4, width=128, heads=4),
     ),
 )
 MODEL_NAMES = tuple(model.name for model in MODELS)
+
+
+def models_for(*takes: str, without: tuple[type, ...] = ()) -> tuple[str, ...]:
+    """The names of the models that take images, text or arrays, and have no layers of some kinds."""
+    return tuple(model.name for model in MODELS
+                 if model.network and model.takes in takes and not model.contains(*without))
 
 
 def text_models() -> str:

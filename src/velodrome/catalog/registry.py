@@ -1,17 +1,21 @@
-"""Finds engines and strategies by name. A new engine is a file in `catalog/engines`, a folder in `engines/`, and a line
-in `NAMES`."""
+"""Finds engines and strategies by name. A new one of ours is a file in `catalog/engines`, a folder in `engines/`, and
+a name in `NAMES`; other packages register theirs as entry points of the group `velodrome.engines`."""
 
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
 from typing import Protocol
 
 from velodrome.catalog import script
 from velodrome.catalog.base import Consistency, Engine, Strategy
+from velodrome.catalog.plugins import Plugins
 from velodrome.errors import BadRequest, similar_names, which_name
 
 NAMES = ("tensorflow", "torch", "jax", "accelerate", "fabric", "deepspeed", "mxnet", "horovod")
+#: Each an `Engine`, or several: one for each framework that it trains with, the default first.
+ENGINES = Plugins(
+    "velodrome.engines", "engine", (Engine, tuple), {name: f"velodrome.catalog.engines.{name}:ENGINE" for name in NAMES}
+)
 #: The strategy of one process.
 SINGLE = "single"
 #: The engine of a job that names none, where it is installed.
@@ -33,11 +37,10 @@ class Choice(Protocol):
 @cache
 def forms(name: str) -> tuple[Engine, ...]:
     """An engine with each of the frameworks that it trains with, the default first; most have one form."""
-    if name not in NAMES:
-        raise BadRequest(f"no engine {name!r}: {which_name(name, NAMES, LISTED_BY)}")
-    module = import_module(f"velodrome.catalog.engines.{name}")
-    found: tuple[Engine, ...] = getattr(module, "FORMS", None) or (module.ENGINE,)
-    return found
+    known: Engine | tuple[Engine, ...] | None = ENGINES.get(name)
+    if known is None:
+        raise BadRequest(f"no engine {name!r}: {which_name(name, ENGINES.names(), LISTED_BY)}")
+    return known if isinstance(known, tuple) else (known,)
 
 
 def engine(name: str, framework: str | None = None) -> Engine:
@@ -60,12 +63,12 @@ def engine_with_key(key: str) -> Engine:
 
 def engines() -> list[Engine]:
     """Every engine once, with its default framework."""
-    return [engine(name) for name in NAMES]
+    return [engine(name) for name in ENGINES.usable()]
 
 
 def all_forms() -> list[Engine]:
     """Every engine with every framework that it trains with."""
-    return [one for name in NAMES for one in forms(name)]
+    return [form for name in ENGINES.usable() for form in forms(name)]
 
 
 def engine_alone(name: str) -> str | None:
@@ -92,14 +95,14 @@ def strategy_of(job: Choice) -> Strategy:
     hint = which_name(job.strategy, known, LISTED_BY)
     if elsewhere:
         hint = f"choose one of {', '.join(known)} ({job.strategy} is of engine {' and '.join(elsewhere)})"
-    elif not similar_names(job.strategy, known) and (other := similar_names(job.strategy, NAMES)):
+    elif not similar_names(job.strategy, known) and (other := similar_names(job.strategy, ENGINES.names())):
         hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
     raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: {hint}")
 
 
 def known_strategy(engine_name: str, name: str) -> Strategy | None:
     """A strategy by the names of its engine and its own; None where this version knows none."""
-    found = engine(engine_name).strategies if engine_name in NAMES else ()
+    found = engine(engine_name).strategies if engine_name in ENGINES.usable() else ()
     return next((strategy for strategy in found if strategy.name == name), None)
 
 

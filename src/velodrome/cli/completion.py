@@ -154,7 +154,7 @@ def _studies(ctx: typer.Context) -> list[str]:
 def _launchers(ctx: typer.Context) -> list[str]:
     from velodrome.clusters.registry import LAUNCHERS, clusters
 
-    return [*(launcher.name for launcher in LAUNCHERS), *clusters()]
+    return [*LAUNCHERS.names(), *clusters()]
 
 
 def _statuses(ctx: typer.Context) -> Iterable[str]:

@@ -214,7 +214,7 @@ def command(
         if json:
             say_json(planned.as_json())
         return
-    board = Board(error_console, planned.entries, planned.seconds, live=not target.offer.interactive,
+    board = Board(error_console, planned.entries, planned.seconds, live=not target.launcher.interactive,
                   until_sure=planned.race.until_sure)
     with using_mirror(mirror), board.counting():
         finished = run_planned(planned, board, warm=warm, parallel=at_once)

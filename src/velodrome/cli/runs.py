@@ -48,6 +48,10 @@ def list_runs(
         say(f"no runs in {runs}" + (f" are {status}" if status else ""))
         return
     _print(rows)
+    _complain_of(rows)
+
+
+def _complain_of(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if row["problem"]:
             complain(f"{row['run']}: {row['problem']}; `velodrome runs check {row['run']}` shows details")
@@ -104,6 +108,7 @@ def show(
         say_json(found)
     elif "rows" in found:
         _print([found, *found["rows"]])
+        _complain_of([found, *found["rows"]])
         say(f"`{command_on('report', runs / found['run'])}` writes a report of it")
     else:
         _show_run(run, found, runs)

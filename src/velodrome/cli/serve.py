@@ -47,7 +47,7 @@ def command(
     from velodrome.cli.web_options import need_packages, serve_page
 
     need_packages()
-    from velodrome.serving.model import runtime
+    from velodrome.serving.sessions import runtime
     from velodrome.web.serve import check_runs, serve_app
     from velodrome.web.siblings import usual_processes
 

@@ -146,7 +146,7 @@ def run(
     failures: dict[str, str] | None = None
     if not dry_run:
         board = Board(error_console, planned.race.entries, planned.race.seconds,
-                      live=not target.offer.interactive)
+                      live=not target.launcher.interactive)
         with using_mirror(mirror), board.counting():
             failures = run_missing(planned.race, board, warm=True)
     finished = conclude(planned, failures)

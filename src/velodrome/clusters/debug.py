@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.catalog.registry import engine_of
-from velodrome.clusters import preflight
 from velodrome.clusters.environments import interpreter_of
-from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
-from velodrome.clusters.local.launcher import free_port
+from velodrome.clusters.launcher import Allocation, Deliver, Exit, Group, LauncherType, Notice, no_notice
+from velodrome.clusters.local.launcher import HereLauncher, free_port
 from velodrome.clusters.plan import LOOPBACK, Plan, Process, arguments, environment
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
 
 
-class DebugLauncher:
+class DebugLauncher(HereLauncher):
     """Trains a job of one process in the calling thread."""
 
     name = "debug"
@@ -41,24 +40,18 @@ class DebugLauncher:
                 f"--on 'debug': {job.engine} is installed in an environment of its own ({python}), which cannot be "
                 "imported into this command; use --on local"
             )
-        preflight.check_here(job)
+        super().check(job)
 
-    def prepare(self, engines: Sequence[str]) -> None:
-        """Nothing to do: an engine is imported once anyway."""
-
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         return Allocation((LOOPBACK,), free_port)
 
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> DebugGroup:
         (process,) = plan.processes
         return DebugGroup(plan, process, folder, resume)
 
-    def close(self) -> None:
-        pass
-
 
 @dataclass
-class DebugGroup:
+class DebugGroup(Group):
     """One process that is none: the first `wait` trains."""
 
     plan: Plan
@@ -93,12 +86,6 @@ class DebugGroup:
     def exit_of(self, process: Process) -> Exit | None:
         return self.exit
 
-    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
-        return Diagnosis()
-
-    def collect(self, given_up: Callable[[], bool]) -> None:
-        """Nothing to do: it worked in the run's folder itself."""
-
     def stop(self) -> None:
         """Nothing to do: it trains only inside `wait`."""
 
@@ -129,3 +116,9 @@ def _same_cores() -> Iterator[None]:
     finally:
         if before is not None:
             os.sched_setaffinity(0, before)
+
+
+LAUNCHER = LauncherType(
+    "debug", "a job of one process inside the command itself, for breakpoints",
+    "velodrome.clusters.debug:DebugLauncher", interactive=True,
+)

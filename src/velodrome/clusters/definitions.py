@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -71,7 +71,8 @@ def _read(file: Path) -> dict[str, Definition]:
             raise BadRequest(f"{VARIABLE}={str(file)!r}: there is no such file") from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"cannot read {str(file)!r}: {getattr(error, 'strerror', None) or error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadRequest(f"cannot read {str(file)!r}: {why}") from None
     try:
         content = parse_yaml(text)
     except ValueError as error:
@@ -156,18 +157,25 @@ class ClusterOptions(BaseModel):
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
-        """The fields that stand behind the launcher's name and a colon, as in `--on ssh:a,b`; `BadRequest`."""
-        if text:
-            raise BadRequest(f"{text!r}: this launcher takes no options")
-        return {}
+        """The fields that stand behind the launcher's name and a colon, as in `--on ssh:a,b`; `BadRequest`.
 
-    def placed(self, pins: Mapping[str, str]) -> Placement:
-        """The placement policy, with pins of the command line on top."""
-        return Placement(self.placement, self.servers, {**self.place, **pins}, self.slots)
+        By default the launcher's own fields as `NAME=VALUE,NAME=VALUE`.
+        """
+        return dict(inline_fields(text, [name for name in cls.model_fields if name not in ClusterOptions.model_fields]))
 
+    @property
+    def named_hosts(self) -> list[str] | None:
+        """The hosts that the definition names; None if others decide which there are."""
+        return None
 
-class NoOptions(ClusterOptions):
-    """Options of a launcher that has none of its own."""
+    @property
+    def policy(self) -> Placement:
+        """How processes are placed."""
+        return Placement(self.placement, self.servers, self.place, self.slots)
+
+    def pinned(self, pins: Mapping[str, str]) -> Self:
+        """The same with pins of the command line on top."""
+        return self.model_copy(update={"place": {**self.place, **pins}})
 
 
 def validated(kind: type[ClusterOptions], fields: Mapping[str, Any], where: str) -> Any:
@@ -190,16 +198,17 @@ def _sentence(kind: type[ClusterOptions], error: Any) -> str:
     return f"{name}: {reason}" if given in reason else f"{name} {given}: {reason}"
 
 
-def inline_fields(text: str, launcher: str, known: Collection[str], example: str) -> dict[str, str]:
-    """The values by name, each as a text; `BadRequest` for names that are unknown, given twice or without a value."""
+def inline_fields(text: str, known: Collection[str], example: str = "NAME=VALUE,NAME=VALUE") -> dict[str, str]:
+    """The values of `NAME=VALUE,NAME=VALUE` by name, each as a text; `BadRequest` for names that are unknown, given
+    twice or without a value."""
     fields: dict[str, str] = {}
     for word in filter(None, (each.strip() for each in text.split(","))):
         name, equals, value = (part.strip() for part in word.partition("="))
         if not equals or name not in known:
-            raise BadRequest(f"--on {launcher}: {word!r} is none of {', '.join(known)}; write {example}")
+            raise BadRequest(f"{word!r} is none of {', '.join(known)}; write {example}")
         if name in fields:
-            raise BadRequest(f"--on {launcher}: {name!r} is given twice; choose one value")
+            raise BadRequest(f"{name!r} is given twice; choose one value")
         if not value:
-            raise BadRequest(f"--on {launcher}: {word!r} has no value; write {example}, or leave {name!r} out")
+            raise BadRequest(f"{word!r} has no value; write {example}, or leave {name!r} out")
         fields[name] = value
     return fields

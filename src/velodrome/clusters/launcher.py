@@ -6,13 +6,17 @@ Nothing here, and nothing above it, assumes one machine: no process ids, no shar
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
+from velodrome.catalog.plugins import load
+from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.plan import Placement, Plan, Process
-from velodrome.errors import Unavailable, VelodromeError
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
+from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 
 #: Receives an output line, without its end, and the process that wrote it.
@@ -86,86 +90,6 @@ class Diagnosis:
     waits: bool = False
 
 
-class Group(Protocol):
-    """All processes of a plan, started together."""
-
-    def wait(self, seconds: float, deliver: Deliver) -> None:
-        """Deliver whole output lines; return when some came, a process ended or the time is over."""
-
-    def exit_of(self, process: Process) -> Exit | None:
-        """How a process ended, after all of its output was delivered; None while it runs."""
-
-    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
-        """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
-
-    def collect(self, given_up: Callable[[], bool]) -> None:
-        """Bring the model, checkpoints and logs into the run's folder; called once, before `stop`.
-
-        Where that takes long, `given_up` is asked now and then whether to leave it at what has come.
-        """
-
-    def stop(self) -> None:
-        """End every process and everything it started, for certain."""
-
-
-@runtime_checkable
-class CountsTraffic(Protocol):
-    """A group that knows the network counters of its hosts."""
-
-    def traffic(self) -> Mapping[str, Mapping[str, int]]:
-        """Bytes `in`, `out` and over `loopback` since the processes were started, by host."""
-
-
-@runtime_checkable
-class Warns(Protocol):
-    """A group whose hosts may do what is worth a warning."""
-
-    def warnings(self) -> Sequence[str]:
-        """A sentence for each, since the last time."""
-
-
-class AllocationEnded(VelodromeError):
-    """The hosts of a run were taken away, by a time limit or for another job: it is interrupted, and can be resumed."""
-
-
-class Launcher(Protocol):
-    """Finds hosts for jobs and starts their processes."""
-
-    @property
-    def name(self) -> str: ...
-
-    def check(self, job: Job) -> None:
-        """Refuse a job that this launcher cannot run (`BadRequest`)."""
-
-    def prepare(self, engines: Sequence[str]) -> None:
-        """Make starts of several jobs of these engines fast, where that is possible."""
-
-    def allocate(self, job: Job) -> Allocation:
-        """Hosts for a job; addresses may be known only now."""
-
-    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> Group:
-        """Start all processes of a plan; `folder` is the run's, with the checkpoints to resume from."""
-
-    def close(self) -> None:
-        """Release what was prepared and allocated."""
-
-
-@runtime_checkable
-class Queues(Protocol):
-    """A launcher that may wait long for hosts, and whose hosts live on when their controller is killed."""
-
-    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
-        """As `allocate`; what finds the hosts again is stored in the run's folder before anything is waited for."""
-
-
-@runtime_checkable
-class Divisible(Protocol):
-    """A launcher whose hosts several jobs can use at the same time, each some of them."""
-
-    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
-        """Launchers with hosts of their own, each with room for any of these jobs; itself if there is room for one."""
-
-
 @dataclass(frozen=True)
 class Finding:
     """Something that is wrong, doubtful or in order with a host, or with all of them."""
@@ -203,3 +127,194 @@ def refuse(findings: Sequence[Finding]) -> None:
     wrong = [finding.sentence for finding in findings if finding.level == "error"]
     if wrong:
         raise Unavailable("; ".join(wrong), wrong)
+
+
+def refusals(check: Callable[[], object]) -> list[Finding]:
+    """What a check refuses, as findings."""
+    try:
+        check()
+    except Unavailable as error:
+        return [Finding("error", "versions", None, reason) for reason in error.reasons]
+    except VelodromeError as error:
+        return [Finding("error", "job", None, str(error))]
+    return []
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What `velodrome doctor` found out about hosts."""
+
+    findings: list[Finding]
+    #: Round-trip time and bandwidth from host to host.
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+    #: What emulated hosts were asked to be, and what was measured of them.
+    emulation: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Group(ABC):
+    """All processes of a plan, started together."""
+
+    @abstractmethod
+    def wait(self, seconds: float, deliver: Deliver) -> None:
+        """Deliver whole output lines; return when some came, a process ended or the time is over."""
+
+    @abstractmethod
+    def exit_of(self, process: Process) -> Exit | None:
+        """How a process ended, after all of its output was delivered; None while it runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End every process and everything it started, for certain."""
+
+    def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
+        """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
+        return Diagnosis()
+
+    def collect(self, given_up: Callable[[], bool]) -> None:  # noqa: B027
+        """Bring the model, checkpoints and logs into the run's folder; called once, before `stop`.
+
+        Where that takes long, `given_up` is asked now and then whether to leave it at what has come. Processes that
+        work in the run's folder itself leave nothing to do.
+        """
+
+    def traffic(self) -> Mapping[str, Mapping[str, int]]:
+        """Bytes `in`, `out` and over `loopback` since the processes were started, by host; empty if not counted."""
+        return {}
+
+    def warnings(self) -> Sequence[str]:
+        """What hosts did that is worth a warning, a sentence each, since the last time."""
+        return ()
+
+    def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        """Break what a fault names, one of those in the launcher's `faults`: these processes, or their host."""
+        raise NotImplementedError
+
+    def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
+        """Make it whole again."""
+        raise NotImplementedError
+
+
+class AllocationEnded(VelodromeError):
+    """The hosts of a run were taken away, by a time limit or for another job: it is interrupted, and can be resumed."""
+
+
+def no_notice(text: str) -> None:
+    """The notice of whoever wants none."""
+
+
+class Launcher(ABC):
+    """Finds hosts for jobs and starts their processes.
+
+    A launcher must check, allocate and start. Everything else that one can do is declared here, with what holds for
+    launchers that cannot.
+    """
+
+    name: str
+    #: What can be done to its processes and hosts on purpose (`--fault`).
+    faults: Sequence[str] = ()
+    #: Whether several jobs can use its hosts at the same time: `divide`.
+    divisible: bool = False
+
+    @abstractmethod
+    def __init__(self, options: ClusterOptions) -> None:
+        """Every launcher is made with its options."""
+
+    @abstractmethod
+    def check(self, job: Job) -> None:
+        """Refuse a job that this launcher cannot run (`BadRequest`)."""
+
+    @abstractmethod
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
+        """Hosts for a job; addresses may be known only now.
+
+        Where hosts may have to be waited for, `notice` receives what is waited for. Where they live on when their
+        controller is killed, what finds them again is stored in the run's folder before anything is waited for.
+        """
+
+    @abstractmethod
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> Group:
+        """Start all processes of a plan; `folder` is the run's, with the checkpoints to resume from."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what was prepared and allocated."""
+
+    def prepare(self, engines: Sequence[str]) -> None:  # noqa: B027
+        """Make starts of several jobs of these engines fast, where that is possible."""
+
+    @property
+    def host_names(self) -> Sequence[str]:
+        """The hosts, where they are known before a job has some: a fault may name them."""
+        return ()
+
+    @property
+    def host_cores(self) -> Mapping[str, int]:
+        """The cores of hosts other than this machine that are connected, by host."""
+        return {}
+
+    def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
+        """Launchers with hosts of their own, each with room for any of these jobs; itself if there is room for one."""
+        return [self]
+
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
+        """Everything that keeps its hosts from running a job and, if asked for, what was measured between them."""
+        return Examination(refusals(lambda: self.check(job)))
+
+    def sent_code(self, job: Job) -> Mapping[str, Any] | None:
+        """What of the user's code is sent to each host: `checksum`, `bytes` and `files`; None if nothing is."""
+        return None
+
+    def prepare_hosts(self, engines: Sequence[str], wheelhouse: Path | None) -> list[dict[str, object]] | None:
+        """Make an environment with these engines on each host; what was done there. None if none is needed."""
+        return None
+
+    @classmethod
+    def living(cls, folder: Path) -> str | None:
+        """What still runs of the run in a folder although its controller may be gone, such as `Slurm job 7`."""
+        return None
+
+    @classmethod
+    def attached(cls, folder: Path) -> Launcher:
+        """The launcher of a run whose processes live on without a controller; `BadRequest` if none do.
+
+        They are not touched before the launcher is asked for them.
+        """
+        raise BadRequest(f"run {folder.name!r}: its processes ended with its controller")
+
+    @property
+    def started(self) -> float | None:
+        """When the processes of the run that it was attached to were started; None if there are none yet."""
+        return None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the earlier controller of that run knew about the hosts."""
+        return {}
+
+
+@dataclass(frozen=True)
+class LauncherType:
+    """A launcher that `--on` can choose, described without importing it."""
+
+    name: str
+    description: str
+    #: Module and class, as `module:class`: called with its options.
+    target: str
+    #: Its options: the fields of a cluster in clusters.yaml, typed and with their help.
+    options: type[ClusterOptions] = ClusterOptions
+    #: What may follow its name and a colon; empty if nothing may.
+    inline: str = ""
+    #: Whether it can do nothing without options, so that its bare name is no cluster.
+    needs_options: bool = False
+    #: Whether processes run on this machine.
+    here: bool = True
+    #: Whether the job may read from the terminal, so that nothing else may draw on it.
+    interactive: bool = False
+    #: The file of a run's folder by which the run's hosts are found again, where they outlive the controller.
+    record: str | None = None
+    #: Removes what commands that were killed left behind, as `module:function`; the names of what was removed.
+    cleaner: str | None = None
+
+    @property
+    def launcher(self) -> type[Launcher]:
+        """Its class, imported now."""
+        return load(self.target)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
@@ -13,10 +14,12 @@ from velodrome.catalog.models import is_own, zoo_model
 from velodrome.catalog.registry import engine_of, engines, strategy_of
 from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
+from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Description
 from velodrome.data.own.user_code import refuse_standard
-from velodrome.errors import BadRequest, Unavailable
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
+from velodrome.job.faults import parse_fault, process_names
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import roles_of
 from velodrome.machine import available_memory as available_memory
@@ -26,6 +29,9 @@ from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
+
+#: What must be free for the folder of a run.
+DISK_BYTES = 100 << 20
 
 
 def check_here(job: Job) -> None:
@@ -165,3 +171,34 @@ def _check_memory(job: Job) -> None:
             f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
         )
         raise Unavailable(message, [message])
+
+
+def check_faults(job: Job, launcher: Launcher) -> None:
+    """Refuse faults that a launcher cannot cause, or that name nothing that the job has."""
+    possible, hosts = launcher.faults, launcher.host_names
+    for fault in map(parse_fault, job.faults):
+        if fault.action not in possible:
+            can = f"it can {' and '.join(possible)}" if possible else "it has no faults"
+            raise BadRequest(
+                f"--fault {fault.text!r}: --on {launcher.name} cannot {fault.action}; {can}, and --on emulated has all"
+            )
+        roles = roles_of(job)
+        if fault.target in hosts or any(fault.target in process_names(*role) for role in roles):
+            continue
+        known = ", ".join([*(process_names(*role)[0] for role in roles), *hosts])
+        raise BadRequest(f"--fault {fault.text!r}: there is no {fault.target!r}; choose from {known}")
+
+
+def examine_here(job: Job) -> list[Finding]:
+    """What of this machine's disk, and of the job's data, keeps a job from running here."""
+    found = []
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < DISK_BYTES:
+        found.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
+                             f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
+    if job.script is None:
+        try:
+            catalogue.prepare(job.dataset, bad_data=job.bad_data)
+        except VelodromeError as error:
+            found.append(Finding("error", "data", None, str(error)))
+    return found

@@ -1,6 +1,7 @@
 """The launchers by name, and what `--on` means: a launcher with options behind a colon, or a cluster of clusters.yaml.
 
-The one place that reads it. A launcher is imported when it is used.
+The one place that reads it. A launcher is imported when it is used; packages register theirs as entry points of the
+group `velodrome.launchers`, each a `LauncherType`.
 """
 
 from __future__ import annotations
@@ -8,77 +9,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from velodrome.catalog.plugins import Plugins, load
 from velodrome.clusters import definitions
 from velodrome.clusters.definitions import ClusterOptions, validated
-from velodrome.clusters.emulated import limits
-from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.launcher import Launcher, LauncherType
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.job import Job
 
-if TYPE_CHECKING:
-    from velodrome.clusters.slurm.launcher import AttachedLauncher
-
 DEFAULT = "local"
-_NO_OPTIONS = "velodrome.clusters.definitions:NoOptions"
-
-
-@dataclass(frozen=True)
-class LauncherOffer:
-    """A launcher that can be chosen with `--on`."""
-
-    name: str
-    #: Module and class: called with its options and the pins of `--place`, unless it takes no options.
-    target: str
-    description: str
-    #: Whether processes run on this machine.
-    here: bool = True
-    #: Whether the job may read from the terminal, so that nothing else may draw on it.
-    interactive: bool = False
-    #: What may follow its name and a colon; empty if nothing may.
-    options: str = ""
-    #: Module and class of its options, a `ClusterOptions`.
-    schema: str = _NO_OPTIONS
-    #: Whether it can do nothing without options, so that its bare name is no cluster.
-    needs_options: bool = False
-
-    @property
-    def kind(self) -> type[ClusterOptions]:
-        """The class of its options."""
-        return _imported(self.schema)  # type: ignore[no-any-return]
-
-
-LAUNCHERS = (
-    LauncherOffer("local", "velodrome.clusters.local.launcher:LocalLauncher", "one process per rank on this machine"),
-    LauncherOffer(
-        "debug", "velodrome.clusters.debug:DebugLauncher",
-        "a job of one process inside the command itself, for breakpoints", interactive=True,
-    ),
-    LauncherOffer(
-        "emulated", "velodrome.clusters.emulated.launcher:EmulatedLauncher",
-        "several hosts on this machine, as network namespaces with limited links (Linux, root)",
-        options="nodes=N,bandwidth=RATE,latency=TIME,cpu=CORES,memory=BYTES",
-        schema="velodrome.clusters.emulated:EmulatedOptions",
-    ),
-    LauncherOffer(
-        "ssh", "velodrome.clusters.ssh.launcher:SshLauncher",
-        "hosts that your OpenSSH client reaches, without a shared disk", here=False, options="HOST,HOST",
-        schema="velodrome.clusters.ssh:SshOptions", needs_options=True,
-    ),
-    LauncherOffer(
-        "ray", "velodrome.clusters.ray.launcher:RayLauncher",
-        "the nodes of a Ray cluster: a running one, or one on this machine that ends with the command", here=False,
-        options="ADDRESS", schema="velodrome.clusters.ray:RayOptions",
-    ),
-    LauncherOffer(
-        "slurm", "velodrome.clusters.slurm.launcher:SlurmLauncher",
-        "a job of Slurm for each run, submitted from a login node", here=False, options="partition=NAME,time=LIMIT",
-        schema="velodrome.clusters.slurm:SlurmOptions",
-    ),
+#: In the order in which lists show them.
+OURS = ("local", "debug", "emulated", "ssh", "ray", "slurm")
+LAUNCHERS = Plugins(
+    "velodrome.launchers", "launcher", LauncherType, {name: f"velodrome.clusters.{name}:LAUNCHER" for name in OURS}
 )
 
 
@@ -88,10 +33,8 @@ class Target:
 
     #: As the user wrote it.
     name: str
-    offer: LauncherOffer
+    launcher: LauncherType
     options: ClusterOptions
-    #: Hosts by role, or role and rank.
-    pins: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
@@ -101,109 +44,125 @@ class Target:
 Where = str | Target
 
 
+def launchers() -> list[LauncherType]:
+    """Every launcher, ours first."""
+    return LAUNCHERS.all()
+
+
 def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
     """What a text of `--on` stands for; `BadRequest` if nothing, or if its options are wrong."""
-    if isinstance(where, Target):
-        return replace(where, pins={**where.pins, **pins}) if pins else where
+    target = where if isinstance(where, Target) else _read(where)
+    return replace(target, options=target.options.pinned(pins)) if pins else target
+
+
+def _read(where: str) -> Target:
     base, colon, text = where.partition(":")
-    known = [offer for offer in LAUNCHERS if offer.name == base]
-    if not known:
+    launcher: LauncherType | None = LAUNCHERS.get(base)
+    if launcher is None:
         if (defined := clusters().get(where)) is None:
             hint = which_name(base, _choices(), "velodrome clusters list")
             raise BadRequest(f"--on {where!r}: no such launcher; {hint}")
-        return defined_target(defined, pins)
-    offer = known[0]
-    if colon and not offer.options:
+        return defined_target(defined)
+    if colon and not launcher.inline:
         raise BadRequest(f"--on {where!r}: {base!r} takes no options; write --on {base}")
-    if offer.needs_options and not text.strip(" ,"):
-        raise BadRequest(f"--on {where!r}: name its hosts or options, as --on {base}:{offer.options}")
-    fields = offer.kind.inline(text) if offer.options else {}
-    return Target(where, offer, validated(offer.kind, fields, f"--on {where!r}"), pins or {})
+    if launcher.needs_options and not text.strip(" ,"):
+        raise BadRequest(f"--on {where!r}: name its hosts or options, as --on {base}:{launcher.inline}")
+    return Target(where, launcher, validated(launcher.options, inline(launcher, text), f"--on {where!r}"))
 
 
-def defined_target(defined: definitions.Definition, pins: Mapping[str, str] | None = None) -> Target:
+def inline(launcher: LauncherType, text: str) -> dict[str, object]:
+    """The fields that stand behind a launcher's name and a colon; `BadRequest` if they cannot be read."""
+    try:
+        return launcher.options.inline(text) if text else {}
+    except BadRequest as error:
+        raise BadRequest(f"--on {launcher.name}: {error}") from None
+
+
+def defined_target(defined: definitions.Definition) -> Target:
     """What a cluster of a file stands for."""
     where = f"cluster {defined.name!r} in {defined.file}"
-    offer = offer_named(defined.launcher, where)
-    return Target(defined.name, offer, validated(offer.kind, defined.fields, where), pins or {})
+    launcher = launcher_type(defined.launcher, where)
+    return Target(defined.name, launcher, validated(launcher.options, defined.fields, where))
 
 
 def clusters() -> dict[str, definitions.Definition]:
     """The user's clusters by name; `BadRequest` if one has the name of a launcher."""
-    found = definitions.load()
-    for offer in LAUNCHERS:
-        if offer.name in found:
-            raise BadRequest(f"cluster {offer.name!r} in {found[offer.name].file}: that is the name of a launcher; "
-                             "choose another one")
-    return found
+    defined = definitions.load()
+    for name in LAUNCHERS.names():
+        if name in defined:
+            raise BadRequest(f"cluster {name!r} in {defined[name].file}: that is the name of a launcher; choose "
+                             "another one")
+    return defined
 
 
-def offer_named(name: str, where: str) -> LauncherOffer:
+def launcher_type(name: str, where: str) -> LauncherType:
     """The launcher of that name; `where` begins the sentence if there is none."""
-    for offer in LAUNCHERS:
-        if offer.name == name:
-            return offer
-    raise BadRequest(
-        f"{where}: launcher {name!r} is unknown; {which_name(name, [offer.name for offer in LAUNCHERS])}"
-    )
+    launcher: LauncherType | None = LAUNCHERS.get(name)
+    if launcher is None:
+        raise BadRequest(f"{where}: launcher {name!r} is unknown; {which_name(name, LAUNCHERS.names())}")
+    return launcher
 
 
 def _choices() -> list[str]:
-    launchers = [f"{one.name}:{one.options}" if one.needs_options else one.name for one in LAUNCHERS]
-    return [*launchers, *clusters()]
+    return [*(f"{one.name}:{one.inline}" if one.needs_options else one.name for one in launchers()), *clusters()]
 
 
-def launcher_named(where: Where) -> LauncherOffer:
+def launcher_named(where: Where) -> LauncherType:
     """The description of the launcher that `--on` stands for; `BadRequest` if there is none."""
-    return target_of(where).offer
+    return target_of(where).launcher
 
 
 @contextmanager
 def open_launcher(where: Where = DEFAULT) -> Iterator[Launcher]:
     """A launcher, closed at the end of the block."""
     target = target_of(where)
-    offer = target.offer
-    limits.clean()
-    made = _imported(offer.target)
-    if offer.options:
-        launcher: Launcher = made(target.options, target.pins)
-    elif target.pins:
-        raise BadRequest(f"--place: --on {target.name} has one host; choose a cluster of several hosts")
-    else:
-        launcher = made()
+    clean()
+    launcher = target.launcher.launcher(target.options)
     try:
         yield launcher
     finally:
         launcher.close()
 
 
+def clean() -> list[str]:
+    """Remove what commands that were killed left behind; the names of what was removed."""
+    return [name for launcher in launchers() if launcher.cleaner for name in load(launcher.cleaner)()]
+
+
 @contextmanager
-def open_attached(folder: Path) -> Iterator[AttachedLauncher]:
+def open_attached(folder: Path) -> Iterator[Launcher]:
     """The launcher of a run whose hosts live on without a controller; `BadRequest` if there are none.
 
     They are not touched before the launcher is asked for them, or for their processes.
     """
-    from velodrome.clusters.slurm.launcher import AttachedLauncher
-
-    launcher = AttachedLauncher(folder)
+    queues = _with_record(folder)
+    if queues is None:
+        names = " or ".join(f"--on {launcher.name}" for launcher in launchers() if launcher.record)
+        raise BadRequest(f"run {folder.name!r} has no job to attach to: only those of {names} run on without a command")
+    launcher = queues.launcher.attached(folder)
     try:
         yield launcher
     finally:
         launcher.close()
 
 
+def _with_record(folder: Path) -> LauncherType | None:
+    """The launcher that has stored in a run's folder how its hosts are found again."""
+    recording = (launcher for launcher in launchers() if launcher.record)
+    return next((launcher for launcher in recording if (folder / str(launcher.record)).exists()), None)
+
+
 def living(folder: Path) -> str | None:
     """What still runs of a run although its controller may be gone, such as `Slurm job 7`; None if nothing does."""
-    from velodrome.clusters.slurm.job import living_job
-
-    return living_job(folder)
+    queues = _with_record(folder)
+    return None if queues is None else queues.launcher.living(folder)
 
 
 def refuse_living(folder: Path) -> None:
     """Refuse to start a run again whose processes may still write to its folder."""
-    if (found := living(folder)) is not None:
+    if (job := living(folder)) is not None:
         runs = "" if folder.parent == Path("runs") else f" --runs {shlex.quote(str(folder.parent))}"
-        raise BadRequest(f"run {folder.name!r} is still running as {found}: `velodrome attach {folder.name}{runs}` "
+        raise BadRequest(f"run {folder.name!r} is still running as {job}: `velodrome attach {folder.name}{runs}` "
                          "takes it over")
 
 
@@ -224,8 +183,3 @@ def open_launchers() -> Iterator[Callable[[str], Launcher]]:
             return opened[where]
 
         yield named
-
-
-def _imported(target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)

@@ -19,7 +19,7 @@ def seconds_of(value: Any) -> float:
         parts = [float(part) * unit for part, unit in zip(match.groups(), _UNITS, strict=True) if part]
         found = sum(parts) if parts else math.nan
     if not 0 < found < math.inf:
-        raise ValueError("write a duration as 20m, 1h30m, 90s or a number of seconds")
+        raise ValueError("write a duration of more than zero as 20m, 1h30m or 90s")
     return found
 
 

@@ -215,7 +215,7 @@ def _entry(value: Any) -> dict[str, Any]:
         return value
     engine, slash, rest = str(value).partition("/")
     strategy, colon, servers = rest.partition(":")
-    if not slash or not strategy or (colon and not servers.isdigit()):
+    if not slash or not strategy or (colon and not servers.isdecimal()):
         raise ValueError(f"{in_words(value)!r} is not an entry; write engine/strategy or engine/strategy:servers")
     return {"engine": engine, "strategy": strategy, **({"servers": int(servers)} if colon else {})}
 

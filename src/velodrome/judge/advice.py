@@ -96,6 +96,9 @@ def more_workers(question: Question, leader: Candidate) -> str:
     sizes = sorted({other.workers for other in others if other.label == row.label})
     more = [size for size in sizes if size > row.workers]
     place = row.efficiency or (row.scaling and row.scaling.divided_by(row.workers))
+    if place is None and row.is_script:
+        return ("let the script report its examples, `velodrome.log(examples=…)`: only they show how much of the ideal "
+                f"{row.workers} workers reach.")
     if place is None:
         return "add the engine's single run and a one-worker run to the race: only they show whether distributing pays."
     if more:

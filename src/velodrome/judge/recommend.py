@@ -130,11 +130,20 @@ def _answer(
     found = _decide(question, commands)
     reasons = _doubts(question, found)
     if reasons:
-        found = replace(found, verdict=_for_now(found.verdict), next=_after_doubts(question, found, commands))
+        found = replace(found, verdict=_doubted(question, found), next=_after_doubts(question, found, commands))
     changed = data_note(result for row in rows for result in row.results)
     caveats = [*([changed] if changed else []), *map(as_sentence, reasons),
                *_caveats(question, found, rows, reasons), *unfinished]
     return replace(found, doubts=reasons, caveats=tuple(dict.fromkeys(caveats)), configurations=counts)
+
+
+def _doubted(question: Question, found: Recommendation) -> str:
+    """The verdict of an answer that may be wrong. One that trains otherwise than what it beat shows nothing about
+    distributing."""
+    if found.decision == "use" and found.best in other_trainings([one.row for one in question.candidates]):
+        return (f"use {found.best} for now, if its models are as good: its steps take more examples, which is another "
+                "training.")
+    return _for_now(found.verdict)
 
 
 def _for_now(verdict: str) -> str:
@@ -388,7 +397,7 @@ def _open(question: Question, commands: Commands) -> Recommendation:
         words = lead.plain(other.name, question.kind)
         seen = "in one run of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}, {_not_yet(settle, slowed=question.slowed)}"
+            seen = f"in {_times(ahead, both)}{_not_yet(settle, slowed=question.slowed)}"
         said = f"use {chosen.name} for now: it was {words} {seen}."
     else:
         words = lead.plain("", question.kind).strip()
@@ -425,9 +434,8 @@ def _times(ahead: int, both: int) -> str:
 def _not_yet(settle: Settling, *, slowed: bool) -> str:
     """What would settle it; repetitions beside the same load would not."""
     if settle.repetitions is None:
-        return "which is not certain"
-    more = f"{settle.repetitions} more {'repetition' if settle.repetitions == 1 else 'repetitions'}"
-    return f"and {more}{' on an idle machine' if slowed else ''} would settle it"
+        return ", which is not certain"
+    return f"; {settle.repetitions} more{' on an idle machine' if slowed else ''} would settle it"
 
 
 def _less_accurate(question: Question, commands: Commands) -> Recommendation:

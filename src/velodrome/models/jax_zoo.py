@@ -1,5 +1,5 @@
-"""The zoo as plain functions on JAX arrays: the architectures, names and layouts of `torch_zoo`, with the same initial
-distributions.
+"""The zoo as plain functions on JAX arrays: builds the networks that `catalog/models.py` describes, with the names and
+layouts of `torch_zoo`.
 
 Images come as (count, height, width, channels), words as their places in a vocabulary; logits go out.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -18,10 +17,13 @@ from jax import lax
 from jax import numpy as jnp
 from numpy.typing import NDArray
 
-from velodrome.catalog.models import ARRAY_MODEL, check_shape, text_models, zoo_model
+from velodrome.catalog import networks
+from velodrome.catalog.models import check_shape, models_for, text_models, zoo_model
+from velodrome.catalog.networks import Lstm, Sized, Transformer
 from velodrome.errors import BadRequest
 
-Shape = tuple[int, int, int]
+#: Of normalisation: what is added to the variance, and how fast moving statistics follow.
+_EPSILON, _MOMENTUM = 1e-5, 0.1
 #: Weights and buffers by the names that PyTorch's zoo gives them.
 Tensors = Mapping[str, jax.Array]
 Values = dict[str, NDArray[Any]]
@@ -90,68 +92,26 @@ def pooled(images: jax.Array) -> jax.Array:
     return windows.max((2, 4))
 
 
-def _convolved(tensors: Tensors, name: str, images: jax.Array, padding: int = 0) -> jax.Array:
-    return convolution(tensors[f"{name}.weight"], images, padding) + tensors[f"{name}.bias"]
-
-
-def _flat(images: jax.Array) -> jax.Array:
-    return images.reshape(len(images), -1)
-
-
-# -- networks of images
-
-
-def _dense_layers(*widths: int) -> tuple[dict[str, tuple[int, ...]], Apply]:
-    layers = len(widths) - 1
-
-    def apply(tensors: Tensors, images: jax.Array, training: Training | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        hidden = _flat(images)
-        for number in range(1, layers + 1):
-            hidden = dense(tensors, f"dense{number}", jax.nn.relu(hidden) if number > 1 else hidden)
-        return hidden, {}
-
-    return {f"dense{number}": (after, before) for number, (before, after) in enumerate(pairwise(widths), 1)}, apply
-
-
-def _lenet5(shape: Shape, classes: int) -> tuple[dict[str, tuple[int, ...]], Apply]:
-    height, width, channels = shape
-    for _ in range(2):
-        height, width = (height - 4) // 2, (width - 4) // 2
-
-    def apply(tensors: Tensors, images: jax.Array, training: Training | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        # tanh is increasing, so the maximum of a window is the same before and after it: pooling first needs a quarter.
-        hidden = jnp.tanh(pooled(_convolved(tensors, "conv1", images)))
-        hidden = jnp.tanh(pooled(_convolved(tensors, "conv2", hidden)))
-        return dense(tensors, "dense2", jnp.tanh(dense(tensors, "dense1", _flat(hidden)))), {}
-
-    shapes = {"conv1": (20, channels, 5, 5), "conv2": (50, 20, 5, 5), "dense1": (500, 50 * height * width),
-              "dense2": (classes, 500)}
-    return shapes, apply
-
-
-def _convolutional(
-    shape: Shape, classes: int, filters: Sequence[int], widths: Sequence[int], *, augmented: bool = False
-) -> tuple[dict[str, tuple[int, ...]], Apply]:
-    """Convolutions 3×3, each with pooling and relu, then dense layers of these widths."""
-    height, width, channels = shape
-    layers = [channels, *filters]
-    flat = (height >> len(filters)) * (width >> len(filters)) * filters[-1]
-    after = [flat, *widths, classes]
-
-    def apply(tensors: Tensors, images: jax.Array, training: Training | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        hidden = augment(images, training.key) if augmented and training is not None else images
-        for number in range(1, len(layers)):
-            # relu never decreases, so the maximum of a window is the same before and after it.
-            hidden = jax.nn.relu(pooled(_convolved(tensors, f"conv{number}", hidden, padding=1)))
-        hidden = _flat(hidden)
-        for number in range(1, len(after)):
-            hidden = dense(tensors, f"dense{number}", jax.nn.relu(hidden) if number > 1 else hidden)
-        return hidden, {}
-
-    shapes: dict[str, tuple[int, ...]] = {
-        f"conv{number}": (out, into, 3, 3) for number, (into, out) in enumerate(pairwise(layers), 1)
-    }
-    return {**shapes, **{f"dense{number}": (out, into) for number, (into, out) in enumerate(pairwise(after), 1)}}, apply
+def _batch_normalised(
+    tensors: Tensors, name: str, images: jax.Array, training: Training | None, changed: dict[str, jax.Array]
+) -> jax.Array:
+    """Batch normalisation; in training by the examples of this process that count, whose statistics are noted."""
+    if training is None:
+        mean, variance = tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"]
+    else:
+        # A process without examples has a batch that only fills up: its statistics stay as they are.
+        some = training.counted.sum() > 0
+        counted = jnp.where(some, training.counted, 1.0)[:, None, None, None]
+        numbers = counted.sum() * images.shape[1] * images.shape[2]
+        mean = (images * counted).sum((0, 1, 2)) / numbers
+        variance = (jnp.square(images - mean) * counted).sum((0, 1, 2)) / numbers
+        unbiased = variance * numbers / jnp.maximum(numbers - 1, 1)
+        for statistic, value in (("running_mean", mean), ("running_var", unbiased)):
+            before = tensors[f"{name}.{statistic}"]
+            moved = before + _MOMENTUM * (lax.stop_gradient(value) - before)
+            changed[f"{name}.{statistic}"] = jnp.where(some, moved, before)
+    scale = tensors[f"{name}.weight"] * lax.rsqrt(variance + _EPSILON)
+    return (images - mean) * scale + tensors[f"{name}.bias"]
 
 
 def augment(images: jax.Array, key: jax.Array, shift: float = 0.1, brightness: float = 0.1) -> jax.Array:
@@ -171,35 +131,96 @@ def augment(images: jax.Array, key: jax.Array, shift: float = 0.1, brightness: f
     return jnp.clip(moved + light, 0.0, 1.0)
 
 
-_LAYERS: dict[str, Callable[[Shape, int], tuple[dict[str, tuple[int, ...]], Apply]]] = {
-    "linear": lambda shape, classes: _dense_layers(math.prod(shape), classes),
-    "dense-128": lambda shape, classes: _dense_layers(math.prod(shape), 128, classes),
-    "dense-300-100": lambda shape, classes: _dense_layers(math.prod(shape), 300, 100, classes),
-    "lenet5": _lenet5,
-    "fruit-cnn": lambda shape, classes: _convolutional(shape, classes, (16, 32, 64, 64), (128,), augmented=True),
-    "vgg-small": lambda shape, classes: _convolutional(shape, classes, (32, 64), (1024, 1024)),
-}
+# -- networks of images
 
 
 def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype: str) -> Network:
     """A network of the zoo for images of (height, width, channels), with the weights that the seed decides."""
-    if name == ARRAY_MODEL or zoo_model(name).task == "language-model":
-        raise BadRequest(f"--model {name!r} takes no images: choose {', '.join(_LAYERS)} or resnet20")
-    height, width, channels = input_shape
-    check_shape(name, (height, width, channels))
-    generator = np.random.default_rng(seed)
-    if name == "resnet20":
-        from velodrome.models.jax_resnet import resnet20
+    about, shape = zoo_model(name), tuple(input_shape)
+    if about.takes != "images" or not isinstance(about.network, tuple):
+        raise BadRequest(f"--model {name!r} takes no images: choose {', '.join(models_for('images'))}")
+    check_shape(name, shape)
+    layers = list(networks.sized(about.network, shape, classes))
+    weights, buffers = _initial(layers, about.start, np.random.default_rng(seed), dtype)
 
-        return resnet20((height, width, channels), classes, generator, dtype)
-    shapes, apply = _LAYERS[name]((height, width, channels), classes)
+    def apply(tensors: Tensors, images: jax.Array, training: Training | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        hidden, changed = images, dict[str, jax.Array]()
+        for each in layers:
+            hidden = _computed(each, tensors, hidden, training, changed)
+        return hidden, changed
+
+    return Network(weights, apply, buffers, loops=not about.contains(networks.Conv))
+
+
+def _computed(
+    each: Sized, tensors: Tensors, inputs: jax.Array, training: Training | None, changed: dict[str, jax.Array]
+) -> jax.Array:
+    """What a layer returns; buffers that it changes are noted."""
+    name = each.name
+
+    def normalised(number: int, inputs: jax.Array, stride: int = 1) -> jax.Array:
+        convolved = convolution(tensors[f"{name}.conv{number}.weight"], inputs, 1, stride)
+        return _batch_normalised(tensors, f"{name}.norm{number}", convolved, training, changed)
+
+    match each.layer:
+        case networks.Augment():
+            return inputs if training is None else augment(inputs, training.key)
+        case networks.Flatten():
+            return inputs.reshape(len(inputs), -1)
+        case networks.Dense():
+            return dense(tensors, name, inputs)
+        case networks.Conv(_, _, padding, bias):
+            convolved = convolution(tensors[f"{name}.weight"], inputs, padding)
+            return convolved + tensors[f"{name}.bias"] if bias else convolved
+        case networks.Norm():
+            return _batch_normalised(tensors, name, inputs, training, changed)
+        case networks.Pool():
+            return pooled(inputs)
+        case networks.Activation(function):
+            return jax.nn.relu(inputs) if function == "relu" else jnp.tanh(inputs)
+        case networks.Residual(filters, stride):
+            inside = normalised(2, jax.nn.relu(normalised(1, inputs, stride)))
+            new = (0, filters - each.before[-1])
+            return jax.nn.relu(inside + jnp.pad(inputs[:, ::stride, ::stride], ((0, 0), (0, 0), (0, 0), new)))
+        case networks.Average():
+            return inputs.mean((1, 2))
+    raise NotImplementedError(each.layer)
+
+
+def _initial(layers: Sequence[Sized], start: str, generator: np.random.Generator, dtype: str) -> tuple[Values, Values]:
+    """The initial weights of layers, and their buffers."""
     weights: Values = {}
-    for layer, shape in shapes.items():
-        # Glorot's uniform distribution for weights, zero for biases.
-        limit = math.sqrt(6.0 / ((shape[0] + shape[1]) * math.prod(shape[2:])))
-        weights[f"{layer}.weight"] = generator.uniform(-limit, limit, shape).astype(dtype)
-        weights[f"{layer}.bias"] = np.zeros(shape[0], dtype)
-    return Network(weights, apply, loops="conv1" not in shapes)
+    buffers: Values = {}
+
+    def draw(name: str, *shape: int) -> None:
+        if start == "he-normal":
+            drawn = generator.standard_normal(shape) * math.sqrt(2.0 / math.prod(shape[1:]))
+        else:
+            limit = math.sqrt(6.0 / ((shape[0] + shape[1]) * math.prod(shape[2:])))
+            drawn = generator.uniform(-limit, limit, shape)
+        weights[f"{name}.weight"] = drawn.astype(dtype)
+
+    def norm(name: str, filters: int) -> None:
+        zeros, ones = np.zeros(filters, dtype), np.ones(filters, dtype)
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = ones, zeros
+        buffers[f"{name}.running_mean"], buffers[f"{name}.running_var"] = zeros, ones
+
+    for name, layer, before, after in layers:
+        match layer:
+            case networks.Dense():
+                draw(name, after[0], before[0])
+                weights[f"{name}.bias"] = np.zeros(after[0], dtype)
+            case networks.Conv(filters, size, _, bias):
+                draw(name, filters, before[-1], size, size)
+                if bias:
+                    weights[f"{name}.bias"] = np.zeros(filters, dtype)
+            case networks.Norm():
+                norm(name, after[-1])
+            case networks.Residual(filters, _):
+                for number, channels in ((1, before[-1]), (2, filters)):
+                    draw(f"{name}.conv{number}", filters, channels, 3, 3)
+                    norm(f"{name}.norm{number}", filters)
+    return weights, buffers
 
 
 # -- language models
@@ -221,8 +242,8 @@ def _lstm(tensors: Tensors, layer: int, inputs: jax.Array, state: tuple[jax.Arra
     return lax.scan(step, state, inputs @ tensors[f"lstm.weight_ih_l{layer}"].T + bias)
 
 
-def _language_model(vocabulary: int, units: int, layers: int, limit: float, seed: int, dtype: str) -> TextNetwork:
-    generator = np.random.default_rng(seed)
+def _language_model(vocabulary: int, about: Lstm, generator: np.random.Generator, dtype: str) -> TextNetwork:
+    units, layers, limit = about.units, about.layers, about.limit
 
     def uniform(*shape: int) -> NDArray[Any]:
         return generator.uniform(-limit, limit, shape).astype(dtype)
@@ -249,13 +270,68 @@ def _language_model(vocabulary: int, units: int, layers: int, limit: float, seed
     return TextNetwork(weights, apply, initial_state, buffers)
 
 
+def _layer_normalised(tensors: Tensors, name: str, stream: jax.Array) -> jax.Array:
+    mean = stream.mean(-1, keepdims=True)
+    centred = stream - mean
+    scaled = centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + _EPSILON)
+    return scaled * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+
+def _attended(tensors: Tensors, block: str, stream: jax.Array, heads: int) -> jax.Array:
+    rows, columns, width = stream.shape
+    query, key, value = (
+        part.reshape(rows, columns, heads, width // heads).transpose(0, 2, 1, 3)
+        for part in jnp.split(dense(tensors, f"{block}.qkv", stream), 3, axis=-1)
+    )
+    scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(width // heads)
+    seen = jnp.tril(jnp.ones((columns, columns), bool))
+    mixed = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)) @ value
+    return dense(tensors, f"{block}.attended", mixed.transpose(0, 2, 1, 3).reshape(rows, columns, width))
+
+
+def _transformer(
+    vocabulary: int, context: int, about: Transformer, generator: np.random.Generator, dtype: str
+) -> TextNetwork:
+    """The network for rows of at most `context` words."""
+    weights: Values = {}
+    width = about.width
+
+    def apply(tensors: Tensors, words: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+        stream = tensors["words.weight"][words] + tensors["positions.weight"][: words.shape[1]]
+        for number in range(about.layers):
+            block = f"blocks.{number}"
+            normalised = _layer_normalised(tensors, f"{block}.norm1", stream)
+            stream = stream + _attended(tensors, block, normalised, about.heads)
+            hidden = dense(tensors, f"{block}.expand", _layer_normalised(tensors, f"{block}.norm2", stream))
+            stream = stream + dense(tensors, f"{block}.contract", jax.nn.gelu(hidden, approximate=False))
+        # The embedding of a word is also its row of the softmax, which has no bias.
+        return (_layer_normalised(tensors, "norm", stream) @ tensors["words.weight"].T).transpose(1, 0, 2), state
+
+    def normal(name: str, *shape: int) -> None:
+        weights[f"{name}.weight"] = (generator.standard_normal(shape) * about.deviation_of(name)).astype(dtype)
+
+    def norm(name: str) -> None:
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = np.ones(width, dtype), np.zeros(width, dtype)
+
+    normal("words", vocabulary, width)
+    normal("positions", context, width)
+    for number in range(about.layers):
+        norm(f"blocks.{number}.norm1")
+        norm(f"blocks.{number}.norm2")
+        for name, after, before in (("qkv", 3, 1), ("attended", 1, 1), ("expand", 4, 1), ("contract", 1, 4)):
+            normal(f"blocks.{number}.{name}", after * width, before * width)
+            weights[f"blocks.{number}.{name}.bias"] = np.zeros(after * width, dtype)
+    norm("norm")
+    return TextNetwork(weights, apply, lambda rows: ())
+
+
 def build_text(name: str, vocabulary: int, context: int, seed: int, dtype: str) -> TextNetwork:
     """A language model of the zoo with the weights that the seed decides; `context` is the largest number of words that
     a model without carried state reads at a time."""
-    if zoo_model(name).task != "language-model":
-        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
-    if name == "gpt-mini":
-        from velodrome.models.jax_gpt import gpt
-
-        return gpt(vocabulary, context, np.random.default_rng(seed), dtype)
-    return _language_model(vocabulary, units=200, layers=2, limit=0.1, seed=seed, dtype=dtype)
+    generator = np.random.default_rng(seed)
+    match zoo_model(name).network:
+        case Transformer() as transformer:
+            return _transformer(vocabulary, context, transformer, generator, dtype)
+        case Lstm() as lstm:
+            return _language_model(vocabulary, lstm, generator, dtype)
+    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")

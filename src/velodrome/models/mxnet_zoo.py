@@ -1,4 +1,5 @@
-"""The zoo as Gluon blocks: the architectures, names and layouts of `torch_zoo`, with the same initial distributions.
+"""The zoo as Gluon blocks: builds the networks that `catalog/models.py` describes, with the names and layouts of
+`torch_zoo`.
 
 Images come as (count, channels, height, width), words as their places in a vocabulary; logits go out.
 """
@@ -6,7 +7,7 @@ Images come as (count, channels, height, width), words as their places in a voca
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -14,12 +15,17 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from velodrome.catalog.models import check_shape, zoo_model
+from velodrome.catalog import networks
+from velodrome.catalog.models import MODELS, check_shape, models_for, zoo_model
+from velodrome.catalog.networks import Lstm, Sized
 from velodrome.errors import BadRequest
 
-Shape = tuple[int, int, int]
 #: Hidden and cell state of every row, each (layers, rows, units).
 State = list[Any]
+#: The networks of images that this interpreter can build.
+_KNOWN = models_for("images", without=(networks.Residual, networks.Norm, networks.Average))
+#: Models that change their training images at random.
+AUGMENTED = tuple(model.name for model in MODELS if model.draws)
 
 
 class Flatten(gluon.HybridBlock):
@@ -66,13 +72,13 @@ class Named(gluon.HybridBlock):
 class LanguageModel(gluon.HybridBlock):
     """Takes words (columns, rows) and the LSTM state; returns logits (columns, rows, vocabulary) and the new state."""
 
-    def __init__(self, vocabulary: int, units: int, layers: int, limit: float) -> None:
+    def __init__(self, vocabulary: int, about: Lstm) -> None:
         super().__init__(prefix="")
-        self._limit, self._layers, self._units = limit, layers, units
+        self._limit, self._layers, self._units = about.limit, about.layers, about.units
         with self.name_scope():
-            self.embedding = nn.Embedding(vocabulary, units)
-            self.lstm = rnn.LSTM(units, layers, input_size=units)
-            self.softmax = nn.Dense(vocabulary, in_units=units, flatten=False)
+            self.embedding = nn.Embedding(vocabulary, about.units)
+            self.lstm = rnn.LSTM(about.units, about.layers, input_size=about.units)
+            self.softmax = nn.Dense(vocabulary, in_units=about.units, flatten=False)
 
     def hybrid_forward(self, F: Any, words: Any, hidden: Any, cell: Any) -> Any:  # noqa: N803 (Gluon's name)
         outputs, state = self.lstm(self.embedding(words), [hidden, cell])
@@ -102,87 +108,42 @@ class LanguageModel(gluon.HybridBlock):
                 parameter.set_data(mx.nd.array(generator.uniform(-self._limit, self._limit, parameter.shape)))
 
 
-def _dense(shape: Shape, *behind: int) -> dict[str, Any]:
-    widths = math.prod(shape), *behind
-    # With one channel there is no order of channels, and nothing to copy.
-    layers: dict[str, Any] = {"flatten": nn.Flatten() if shape[0] == 1 else Flatten()}
-    for number in range(1, len(widths)):
-        if number > 1:
-            layers[f"relu{number - 1}"] = nn.Activation("relu")
-        layers[f"dense{number}"] = nn.Dense(widths[number], in_units=widths[number - 1])
-    return layers
-
-
-def _lenet5(shape: Shape, classes: int) -> dict[str, Any]:
-    channels, height, width = shape
-    for _ in range(2):
-        height, width = (height - 4) // 2, (width - 4) // 2
-    # tanh is increasing, so the maximum of a window is the same before and after it: pooling first needs a quarter.
-    return {
-        "conv1": nn.Conv2D(20, 5, in_channels=channels), "pool1": nn.MaxPool2D(2), "tanh1": nn.Activation("tanh"),
-        "conv2": nn.Conv2D(50, 5, in_channels=20), "pool2": nn.MaxPool2D(2), "tanh2": nn.Activation("tanh"),
-        "flatten": Flatten(), "dense1": nn.Dense(500, in_units=50 * height * width), "tanh3": nn.Activation("tanh"),
-        "dense2": nn.Dense(classes, in_units=500),
-    }
-
-
-def _fruit_cnn(shape: Shape, classes: int) -> dict[str, Any]:
-    channels, height, width = shape
-    layers: dict[str, Any] = {}
-    for number, filters in enumerate((16, 32, 64, 64), start=1):
-        layers[f"conv{number}"] = nn.Conv2D(filters, 3, padding=1, in_channels=channels)
-        layers[f"pool{number}"] = nn.MaxPool2D(2)
-        layers[f"relu{number}"] = nn.Activation("relu")
-        channels, height, width = filters, height // 2, width // 2
-    return {
-        **layers, "flatten": Flatten(), "dense1": nn.Dense(128, in_units=channels * height * width),
-        "relu5": nn.Activation("relu"), "dense2": nn.Dense(classes, in_units=128),
-    }
-
-
-def _vgg_small(shape: Shape, classes: int) -> dict[str, Any]:
-    channels, height, width = shape
-    layers: dict[str, Any] = {}
-    for number, filters in enumerate((32, 64), start=1):
-        layers[f"conv{number}"] = nn.Conv2D(filters, 3, padding=1, in_channels=channels)
-        layers[f"pool{number}"] = nn.MaxPool2D(2)
-        layers[f"relu{number}"] = nn.Activation("relu")
-        channels, height, width = filters, height // 2, width // 2
-    return {
-        **layers, "flatten": Flatten(), "dense1": nn.Dense(1024, in_units=channels * height * width),
-        "relu3": nn.Activation("relu"), "dense2": nn.Dense(1024, in_units=1024), "relu4": nn.Activation("relu"),
-        "dense3": nn.Dense(classes, in_units=1024),
-    }
-
-
-_LAYERS: dict[str, Callable[[Shape, int], dict[str, Any]]] = {
-    "linear": lambda shape, classes: _dense(shape, classes),
-    "dense-128": lambda shape, classes: _dense(shape, 128, classes),
-    "dense-300-100": lambda shape, classes: _dense(shape, 300, 100, classes),
-    "lenet5": _lenet5,
-    "fruit-cnn": _fruit_cnn,
-    "vgg-small": _vgg_small,
-}
-#: Models that change their training images at random.
-AUGMENTED = ("fruit-cnn",)
+def _layer(each: Sized) -> Any:
+    """The block of a layer; None for augmentation, which changes images before they are fed."""
+    before, after = each.before[-1], each.after[-1]
+    match each.layer:
+        case networks.Flatten():
+            # With one channel there is no order of channels, and nothing to copy.
+            return nn.Flatten() if before == 1 else Flatten()
+        case networks.Dense():
+            return nn.Dense(after, in_units=before)
+        case networks.Conv(filters, size, padding, bias):
+            return nn.Conv2D(filters, size, padding=padding, in_channels=before, use_bias=bias)
+        case networks.Pool():
+            return nn.MaxPool2D(2)
+        case networks.Activation(function):
+            return nn.Activation(function)
+    return None
 
 
 def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype: str) -> Named:
     """A network of the zoo for images of (channels, height, width), with the weights that the seed decides."""
-    zoo_model(name)
-    if name not in _LAYERS:
-        raise BadRequest(f"--model {name!r}: engine mxnet has {', '.join(_LAYERS)} and lstm-small; choose one of them, "
+    about = zoo_model(name)
+    if name not in _KNOWN or not isinstance(about.network, tuple):
+        raise BadRequest(f"--model {name!r}: engine mxnet has {', '.join(_KNOWN)} and lstm-small; choose one of them, "
                          "or another engine")
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
-    return _started(Named(_LAYERS[name]((channels, height, width), classes)), seed, dtype)
+    layers = {each.name: _layer(each) for each in networks.sized(about.network, (height, width, channels), classes)}
+    return _started(Named({name: layer for name, layer in layers.items() if layer is not None}), seed, dtype)
 
 
 def build_text(name: str, vocabulary: int, seed: int, dtype: str) -> LanguageModel:
     """A language model of the zoo with the weights that the seed decides."""
-    if name != "lstm-small":
+    about = zoo_model(name).network
+    if not isinstance(about, Lstm):
         raise BadRequest(f"--model {name!r}: engine mxnet has lstm-small for text; choose it, or another engine")
-    return _started(LanguageModel(vocabulary, units=200, layers=2, limit=0.1), seed, dtype)
+    return _started(LanguageModel(vocabulary, about), seed, dtype)
 
 
 def _started(network: Any, seed: int, dtype: str) -> Any:

@@ -1,4 +1,4 @@
-"""The zoo as PyTorch modules: the same architectures as in `keras_zoo`, with the same initial distributions.
+"""The zoo as PyTorch modules: builds the networks that `catalog/models.py` describes.
 
 Images come as (channels, height, width) with values from 0 to 1, words as their places in a vocabulary, arrays as they
 are; logits go out, or as many numbers as were asked for.
@@ -6,20 +6,18 @@ are; logits go out, or as many numbers as were asked for.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as functional
 from torch import nn
 
-from velodrome.catalog.models import ARRAY_MODEL, check_shape, text_models, zoo_model
+from velodrome.catalog import networks
+from velodrome.catalog.models import check_shape, text_models, zoo_model
+from velodrome.catalog.networks import Lstm, Sized, Transformer
 from velodrome.errors import BadRequest
-from velodrome.models.torch_gpt import Gpt
-from velodrome.models.torch_resnet import resnet20, start_he_normal
 
-Shape = tuple[int, int, int]
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).
 LstmState = tuple[torch.Tensor, torch.Tensor]
 
@@ -59,6 +57,34 @@ class Augment(nn.Module):
         return (torch.arange(size, device=device) + by).clamp_(0, size - 1)
 
 
+class Residual(nn.Module):
+    """Two 3×3 convolutions and a shortcut around them; with `stride` 2, half the height and width go out."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self._stride, self._added = stride, after - before
+        self.conv1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(after)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu_(self.norm1(self.conv1(images)))
+        return functional.relu_(self.norm2(self.conv2(hidden)) + self._shortcut(images))
+
+    def _shortcut(self, images: torch.Tensor) -> torch.Tensor:
+        if not self._added:
+            return images
+        return functional.pad(images[:, :, :: self._stride, :: self._stride], (0, 0, 0, 0, 0, self._added))
+
+
+class GlobalAverage(nn.Module):
+    """The mean of each channel."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean((2, 3))
+
+
 class LanguageModel(nn.Module):
     """Takes words (rows, columns) and the LSTM state; returns logits of the words that follow (rows, columns,
     vocabulary) and the new state.
@@ -66,16 +92,16 @@ class LanguageModel(nn.Module):
     Weights and biases start uniform. Each LSTM layer has one bias as in Keras: PyTorch's second stays zero.
     """
 
-    def __init__(self, vocabulary: int, units: int, layers: int, limit: float) -> None:
+    def __init__(self, vocabulary: int, about: Lstm) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, units)
-        self.lstm = nn.LSTM(units, units, layers)
-        self.softmax = nn.Linear(units, vocabulary)
+        self.embedding = nn.Embedding(vocabulary, about.units)
+        self.lstm = nn.LSTM(about.units, about.units, about.layers)
+        self.softmax = nn.Linear(about.units, vocabulary)
         for name, parameter in self.named_parameters():
             if "bias_hh" in name:
                 nn.init.zeros_(parameter.requires_grad_(False))
             else:
-                nn.init.uniform_(parameter, -limit, limit)
+                nn.init.uniform_(parameter, -about.limit, about.limit)
 
     def forward(self, words: torch.Tensor, state: LstmState) -> tuple[torch.Tensor, LstmState]:
         outputs, state = self.lstm(self.embedding(words.t()), state)
@@ -90,85 +116,49 @@ class LanguageModel(nn.Module):
         return h, c
 
 
-def _dense(*widths: int) -> OrderedDict[str, nn.Module]:
-    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=Flatten())
-    for number, (before, after) in enumerate(pairwise(widths), start=1):
-        if number > 1:
-            layers[f"relu{number - 1}"] = nn.ReLU()
-        layers[f"dense{number}"] = nn.Linear(before, after)
-    return layers
+class Block(nn.Module):
+    """Attention to the words so far, then two dense layers, each around a residual connection."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attended = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.expand = nn.Linear(width, 4 * width)
+        self.contract = nn.Linear(4 * width, width)
+
+    def forward(self, stream: torch.Tensor) -> torch.Tensor:
+        rows, columns, width = stream.shape
+        # Of all heads, or of some where the layers are divided over processes.
+        split = self.qkv(self.norm1(stream)).view(rows, columns, 3, -1, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        heads = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        stream = stream + self.attended(heads.transpose(1, 2).flatten(2))
+        return stream + self.contract(functional.gelu(self.expand(self.norm2(stream))))
 
 
-def _linear(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    return _dense(_pixels(shape), classes)
+class Gpt(nn.Module):
+    """Takes words (rows, columns); returns logits of the words that follow (rows, columns, vocabulary)."""
 
+    def __init__(self, vocabulary: int, context: int, about: Transformer) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, about.width)
+        self.positions = nn.Embedding(context, about.width)
+        self.blocks = nn.ModuleList(Block(about.width, about.heads) for _ in range(about.layers))
+        self.norm = nn.LayerNorm(about.width)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif "norm" not in name:
+                nn.init.normal_(parameter, std=about.deviation_of(name.removesuffix(".weight")))
 
-def _dense_128(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    return _dense(_pixels(shape), 128, classes)
-
-
-def _dense_300_100(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    return _dense(_pixels(shape), 300, 100, classes)
-
-
-def _lenet5(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    channels, height, width = shape
-    for _ in range(2):
-        height, width = (height - 4) // 2, (width - 4) // 2
-    # tanh is increasing, so the maximum of a window is the same before and after it: pooling first needs a quarter.
-    return OrderedDict(
-        conv1=nn.Conv2d(channels, 20, 5),
-        pool1=nn.MaxPool2d(2),
-        tanh1=nn.Tanh(),
-        conv2=nn.Conv2d(20, 50, 5),
-        pool2=nn.MaxPool2d(2),
-        tanh2=nn.Tanh(),
-        flatten=Flatten(),
-        dense1=nn.Linear(50 * height * width, 500),
-        tanh3=nn.Tanh(),
-        dense2=nn.Linear(500, classes),
-    )
-
-
-def _fruit_cnn(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    channels, height, width = shape
-    layers: OrderedDict[str, nn.Module] = OrderedDict(augment=Augment())
-    for number, filters in enumerate((16, 32, 64, 64), start=1):
-        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
-        # relu never decreases, so the maximum of a window is the same before and after it.
-        layers[f"pool{number}"] = nn.MaxPool2d(2)
-        layers[f"relu{number}"] = nn.ReLU()
-        channels, height, width = filters, height // 2, width // 2
-    layers["flatten"] = Flatten()
-    layers["dense1"] = nn.Linear(channels * height * width, 128)
-    layers["relu5"] = nn.ReLU()
-    layers["dense2"] = nn.Linear(128, classes)
-    return layers
-
-
-def _vgg_small(shape: Shape, classes: int) -> OrderedDict[str, nn.Module]:
-    channels, height, width = shape
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    for number, filters in enumerate((32, 64), start=1):
-        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
-        layers[f"pool{number}"] = nn.MaxPool2d(2)
-        layers[f"relu{number}"] = nn.ReLU()
-        channels, height, width = filters, height // 2, width // 2
-    return OrderedDict(
-        layers, flatten=Flatten(), dense1=nn.Linear(channels * height * width, 1024), relu3=nn.ReLU(),
-        dense2=nn.Linear(1024, 1024), relu4=nn.ReLU(), dense3=nn.Linear(1024, classes),
-    )
-
-
-_LAYERS: dict[str, Callable[[Shape, int], OrderedDict[str, nn.Module]]] = {
-    "linear": _linear,
-    "dense-128": _dense_128,
-    "dense-300-100": _dense_300_100,
-    "lenet5": _lenet5,
-    "fruit-cnn": _fruit_cnn,
-    "resnet20": resnet20,
-    "vgg-small": _vgg_small,
-}
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        stream = self.words(words) + self.positions.weight[: words.shape[1]]
+        for block in self.blocks:
+            stream = block(stream)
+        return functional.linear(self.norm(stream), self.words.weight)
 
 
 def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
@@ -176,31 +166,49 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
 
     Images are (channels, height, width); arrays may have any shape.
     """
-    if name == ARRAY_MODEL:
-        return _mlp(math.prod(input_shape), classes)
-    channels, height, width = input_shape
-    check_shape(name, (height, width, channels))
-    model = nn.Sequential(_LAYERS[name]((channels, height, width), classes))
-    if name == "resnet20":
-        start_he_normal(model)
-    else:
-        _start_glorot_uniform(model)
-    return model
-
-
-def _mlp(numbers: int, outputs: int) -> nn.Module:
-    layers = _dense(numbers, 128, 64, outputs)
-    layers["flatten"] = nn.Flatten()
-    model = nn.Sequential(layers)
-    _start_glorot_uniform(model)
-    return model
-
-
-def _start_glorot_uniform(model: nn.Sequential) -> None:
-    for layer in model:
+    about, shape = zoo_model(name), tuple(input_shape)
+    if about.takes == "images":
+        channels, height, width = shape
+        shape = height, width, channels
+        check_shape(name, shape)
+    assert isinstance(about.network, tuple), "layers one after another"
+    model = nn.Sequential(OrderedDict(
+        (each.name, _module(each, images=about.takes == "images"))
+        for each in networks.sized(about.network, shape, classes)
+    ))
+    for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            if about.start == "he-normal":
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            else:
+                nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model
+
+
+def _module(each: Sized, *, images: bool) -> nn.Module:
+    before, after = each.before[-1], each.after[-1]
+    match each.layer:
+        case networks.Augment():
+            return Augment()
+        case networks.Flatten():
+            return Flatten() if images else nn.Flatten()
+        case networks.Dense():
+            return nn.Linear(before, after)
+        case networks.Conv(filters, size, padding, bias):
+            return nn.Conv2d(before, filters, size, padding=padding, bias=bias)
+        case networks.Norm():
+            return nn.BatchNorm2d(after)
+        case networks.Pool():
+            return nn.MaxPool2d(2)
+        case networks.Activation(function):
+            return nn.ReLU() if function == "relu" else nn.Tanh()
+        case networks.Residual(filters, stride):
+            return Residual(before, filters, stride)
+        case networks.Average():
+            return GlobalAverage()
+    raise NotImplementedError(each.layer)
 
 
 def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel | Gpt:
@@ -208,13 +216,9 @@ def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel |
 
     `context` is the largest number of words that a model without carried state reads at a time.
     """
-    if zoo_model(name).task != "language-model":
-        raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
-    if name == "gpt-mini":
-        return Gpt(vocabulary, context)
-    return LanguageModel(vocabulary, units=200, layers=2, limit=0.1)
-
-
-def _pixels(shape: Shape) -> int:
-    channels, height, width = shape
-    return channels * height * width
+    match zoo_model(name).network:
+        case Transformer() as transformer:
+            return Gpt(vocabulary, context, transformer)
+        case Lstm() as lstm:
+            return LanguageModel(vocabulary, lstm)
+    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from velodrome.clusters import preflight
-from velodrome.clusters.faults import check_faults
 from velodrome.clusters.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
@@ -123,7 +122,7 @@ def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | N
         preflight.check_job(job)
         used = others(job.on) if job.on is not None and others is not None else launcher
         used.check(job)
-        check_faults(job, used)
+        preflight.check_faults(job, used)
     except BadRequest as error:
         return error
     return None

@@ -143,9 +143,12 @@ class RaceFolder:
         return self._place is None or self._place.is_in_place()
 
     def check_place(self) -> None:
-        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked."""
+        """Raise `FolderGone` if the folder was removed, renamed or replaced since it was locked, or if its race.yaml
+        was, without which nobody could read its verdict."""
         if not self.is_in_place:
             raise FolderGone(f"race {self.path.name!r}", self.path)
+        if self._place is not None and not os.path.lexists(self.path / "race.yaml"):
+            raise FolderGone(f"race {self.path.name!r}", self.path / "race.yaml", "file")
 
     def finished(self) -> dict[str, dict[str, Any]]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Divisible, Launcher
+from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
 from velodrome.job.job import Job
@@ -33,7 +33,7 @@ def lanes_of(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> l
     """
     if parallel == 1 or not jobs:
         return [launcher]
-    if not isinstance(launcher, Divisible):
+    if not launcher.divisible:
         if parallel is not None:
             raise BadRequest(
                 f"--parallel {parallel}: jobs on one machine would disturb each other; leave it out, or choose a "

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from velodrome import files
+from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files
@@ -20,8 +21,9 @@ from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, Ph
 from velodrome.events.problems import BadResult, sentences
 from velodrome.events.result import RunResult
 from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.run.listing import runs_of
 from velodrome.run.result_checks import contradictions
-from velodrome.run.store import LARGEST_RESULT, RunFolder
+from velodrome.run.store import LARGEST_RESULT, RunFolder, read_race
 
 #: Nobody reads more lines than this about one kind of mistake.
 _MOST = 5
@@ -75,6 +77,16 @@ def check_run(path: Path) -> Checked:
     return found
 
 
+def check_race(path: Path) -> list[Checked]:
+    """Check the runs of a race; its own folder is among them if its race.yaml cannot be read."""
+    try:
+        read_race(path)
+        found = []
+    except VelodromeError as error:
+        found = [Checked(path, problems=[str(error).removeprefix("its ")])]
+    return found + [check_run(run.path) for run in runs_of(path)]
+
+
 def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     if not (folder.path / "job.yaml").is_file():
         problems.append("job.yaml is missing")
@@ -99,13 +111,17 @@ def _check_plan(path: Path, problems: list[str]) -> None:
 
 
 def _check_model(folder: Path, job: Mapping[str, Any], problems: list[str]) -> None:
-    """Whether the saved model is the one that the job names."""
+    """Whether the saved model is the one that the job names, and asks for no code if that is of the zoo."""
     if not (folder / DESCRIPTION).exists():
         return
     try:
-        read_description(folder, str(job.get("model")))
+        about = read_description(folder, str(job.get("model")))
     except (OSError, ValueError, BadRequest) as error:
         problems.append(f"model/{DESCRIPTION}: {error}")
+        return
+    if not is_own(about["model"]) and (about.get("custom_objects") or not about.get("safe_mode", True)):
+        problems.append(f"model/{DESCRIPTION}: it names code, which a model of the zoo never needs, and which is never "
+                        "used: it was altered")
 
 
 def _starts(event: EventBase) -> bool:

@@ -1,29 +1,35 @@
-"""Jobs that are tried and stored nowhere, supervised as any run is: one process that does something else than training,
-or a second of training that shows how long the job will take."""
+"""A training process that does not train: two steps of a job, or the evaluation of a saved model."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from velodrome.catalog.registry import SINGLE, engine_alone
+from velodrome import files
+from velodrome.catalog.registry import SINGLE, engine_alone, strategy_of
 from velodrome.clusters import preflight
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
-from velodrome.errors import RunFailed, VelodromeError
-from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent
+from velodrome.errors import BadRequest, RunFailed, VelodromeError
+from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
-from velodrome.job.resolve import resolve, strategy_fields
+from velodrome.job.resolve import batch_of_step, replicas_of, resolve, strategy_fields
 from velodrome.judge.estimate import Timing
+from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.run import trust
 from velodrome.run.outcome import Failure
-from velodrome.run.store import OpenRun, Store
+from velodrome.run.store import OpenRun, RunFolder, Store
 from velodrome.run.supervisor import Supervisor
+from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of_result
 from velodrome.variables import INSTEAD
 
 
@@ -132,3 +138,95 @@ def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float 
             rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
             return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
     return None
+
+
+#: By how much what is not a count may differ, relative to its value: another number of workers evaluates in other
+#: batches, and sums in another order.
+TOLERANCE = {"float64": 1e-8}
+DEFAULT_TOLERANCE = 1e-4
+
+
+@dataclass
+class Verified:
+    """What a run reported, what its saved model does now, and in what they differ."""
+
+    run: str
+    path: str
+    reported: dict[str, float | None]
+    measured: dict[str, float | None]
+    tolerance: float
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": not self.problems}
+
+
+def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) -> Verified:
+    """Load the model of a finished run in a process of its own and evaluate it on the run's test set."""
+    folder = RunFolder(path)
+    result, job = finished_result(folder, "verify"), job_of_saved_model(folder, trusted)
+    model = path / "model"
+    events = rehearse(job, str(model.resolve()), launcher)
+    final = next(event for event in events if isinstance(event, ResultEvent))
+    return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
+
+
+def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
+    """The result of a run that has a model; `purpose` is what is done with it."""
+    result, problem = folder.read()
+    if problem is not None:
+        raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
+    if result is None or result["status"] != "finished":
+        raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
+    if not result.get("test"):
+        raise BadRequest(f"run {folder.name!r} has no test result: there is nothing to {purpose}")
+    return result
+
+
+def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
+    """A job of one process that loads the run's model and data; `UntrustedCode` if it needs code that is not trusted,
+    `trusted` being what the user names."""
+    model = folder.path / "model"
+    try:
+        files.check_regular(model / DESCRIPTION, inside=folder.path)
+    except FileNotFoundError:
+        raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing") from None
+    except OSError as error:
+        raise BadRequest(f"run {folder.name!r}: {model / DESCRIPTION} cannot be read: {error.strerror}") from None
+    stored = resolve(folder.job())
+    try:
+        read_description(model, stored.model)
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"run {folder.name!r} has no saved model that can be read: {error}") from None
+    trust.admit_stored(stored, f"run {folder.name!r}", folder.path, trusted)
+    strategy = strategy_of(stored)
+    share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate
+    # A model may take no other batch than the one that each process had. What only training uses is left out.
+    plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
+    return alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
+
+
+def compared(
+    folder: RunFolder, task: Task, reported: Mapping[str, Any], final: ResultEvent, tolerance: float
+) -> Verified:
+    """Compare what a run reported on its test set with what its saved model does."""
+    measured = task.summary(final.test.as_json()) or {}
+    names = [name for name, value in reported.items() if value is None or isinstance(value, int | float)]
+    found = Verified(
+        folder.name, str(folder.path), {name: reported.get(name) for name in names},
+        {name: measured.get(name) for name in names}, tolerance,
+    )
+    if reported.get("fingerprint") and final.test_fingerprint and reported["fingerprint"] != final.test_fingerprint:
+        found.problems.append("the test set is not the one that the run was evaluated on")
+    for name in names:
+        before, now = found.reported[name], found.measured[name]
+        if not _equal(before, now, tolerance):
+            found.problems.append(f"{name} is {now}, and the run reported {before}")
+    return found
+
+
+def _equal(before: float | None, now: float | None, tolerance: float) -> bool:
+    """Whole numbers are counts, and must be equal."""
+    if before is None or now is None or (isinstance(before, int) and isinstance(now, int)):
+        return before == now
+    return math.isclose(before, now, rel_tol=tolerance, abs_tol=tolerance * 1e-3)

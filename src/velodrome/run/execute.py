@@ -11,9 +11,8 @@ from typing import Any
 
 from velodrome import files
 from velodrome.clusters import environments, preflight
-from velodrome.clusters.faults import check_faults
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import AllocationEnded, Launcher, Queues
+from velodrome.clusters.launcher import AllocationEnded, Launcher
 from velodrome.clusters.plan import Plan, make_plan, plan_from_json
 from velodrome.clusters.registry import open_attached, open_launcher, refuse_living
 from velodrome.data import catalogue
@@ -80,7 +79,7 @@ def execute(
         check_name(name)
     preflight.check_job(job)
     launcher.check(job)
-    check_faults(job, launcher)
+    preflight.check_faults(job, launcher)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     trust.record([job])
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
@@ -210,10 +209,7 @@ def _plan(run: OpenRun, job: Job, launcher: Launcher, listener: Listener) -> Pla
         run.add_event(event)
         listener(event)
 
-    if isinstance(launcher, Queues):
-        allocation = launcher.allocate_for(job, run.path, notice)
-    else:
-        allocation = launcher.allocate(job)
+    allocation = launcher.allocate(job, run.path, notice)
     return make_plan(
         run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
         addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,

@@ -6,19 +6,86 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 from velodrome.catalog.registry import strategy_of
 from velodrome.clusters.interrupts import Patience, deferred
-from velodrome.clusters.launcher import CountsTraffic, Group, Launcher, Warns
+from velodrome.clusters.launcher import Exit, Group, Launcher
 from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
-from velodrome.events.models import Event, ResultEvent
-from velodrome.run.faults import FaultSchedule
+from velodrome.events.models import Event, PhaseEvent, ResultEvent
+from velodrome.job.faults import Fault, parse_fault
 from velodrome.run.outcome import Failure
 from velodrome.run.process_state import SILENT_SECONDS, ProcessState
 from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
+
+
+@dataclass
+class _Entry:
+    fault: Fault
+    processes: list[Process]
+    began: bool = False
+    ended: bool = False
+
+
+class FaultSchedule:
+    """Breaks what a job asks for, counting from the first process that begins to train."""
+
+    def __init__(self, plan: Plan) -> None:
+        members = [(process.role, process.rank, process.host) for process in plan.processes]
+        self._entries = []
+        for fault in map(parse_fault, plan.job.faults):
+            meant = fault.processes(members)
+            found = [process for process in plan.processes if (process.role, process.rank) in meant]
+            self._entries.append(_Entry(fault, found))
+        self._origin: float | None = None
+
+    def see(self, event: Event, now: float) -> None:
+        """Note the beginning of training."""
+        if self._origin is None and isinstance(event, PhaseEvent) and event.phase in ("train", "script"):
+            self._origin = now
+
+    def advance(self, group: Group, now: float) -> list[Event]:
+        """Begin and end what is due; the events of it."""
+        if self._origin is None:
+            return []
+        events, since = [], now - self._origin
+        for entry in self._entries:
+            fault = entry.fault
+            if not entry.began and since >= fault.start:
+                entry.began = True
+                group.begin_fault(fault, entry.processes)
+                events.append(_event(entry, "begin"))
+            if entry.began and not entry.ended and fault.end is not None and since >= fault.end:
+                entry.ended = True
+                group.end_fault(fault, entry.processes)
+                events.append(_event(entry, "end"))
+        return events
+
+    def explain(self, process: Process, end: Exit) -> Exit:
+        """How a process ended, with the fault that ended it as the cause."""
+        for entry in self._entries:
+            if entry.fault.action == "kill" and entry.began and process in entry.processes and end.signal == "SIGKILL":
+                return replace(end, cause=f"was ended by SIGKILL: --fault {entry.fault.text!r}")
+        return end
+
+    def missed(self) -> list[Event]:
+        """Warnings of those that did not begin before training was over."""
+        return [
+            make_event("warning", message=f"--fault {entry.fault.text!r} did not happen: training was over before")
+            for entry in self._entries if not entry.began
+        ]
+
+
+def _event(entry: _Entry, state: str) -> Event:
+    fault, host = entry.fault, entry.processes[0].host if entry.processes else entry.fault.target
+    more: dict[str, Any] = {} if fault.factor is None else {"factor": fault.factor}
+    return make_event("fault", state=state, fault=fault.text, action=fault.action, target=fault.target, host=host,
+                      **more)
+
 
 Listener = Callable[[Event], None]
 #: What distinguishes the events of a run.
@@ -211,10 +278,9 @@ class Supervisor:
 
     def _count_traffic(self, group: Group) -> None:
         """Record what each host exchanged, where the group can tell."""
-        if isinstance(group, CountsTraffic):
-            with suppress(OSError, VelodromeError):
-                for host, network in group.traffic().items():
-                    self._record(make_event("traffic", host=host, network=dict(network)))
+        with suppress(OSError, VelodromeError):
+            for host, network in group.traffic().items():
+                self._record(make_event("traffic", host=host, network=dict(network)))
 
     def _collect(self, group: Group, patience: Patience) -> Failure | None:
         try:
@@ -222,6 +288,6 @@ class Supervisor:
         except (OSError, VelodromeError) as error:
             return Failure(f"model, checkpoints or logs could not be collected: {error}", cause="collect")
         finally:
-            for sentence in group.warnings() if isinstance(group, Warns) else ():
+            for sentence in group.warnings():
                 self._record(make_event("warning", message=sentence))
         return None

@@ -141,9 +141,9 @@ def _cluster(where: str) -> list[Code]:
     """A launcher that connects to other machines, or a cluster of a file in the current folder; none of the user's own
     configuration."""
     base, colon, _ = where.partition(":")
-    for offer in LAUNCHERS:
-        if offer.name == base:
-            return [_code("on", where, {}, None)] if colon and not offer.here else []
+    with suppress(BadRequest):  # refused by who uses it
+        if (launcher := LAUNCHERS.get(base)) is not None:
+            return [_code("on", where, {}, None)] if colon and not launcher.here else []
     with suppress(BadRequest):  # said by who uses it
         defined = definitions.find(where)
         if defined is not None and defined.file == Path(definitions.FILE):

@@ -12,8 +12,8 @@ from concurrent.futures import Executor
 
 import numpy as np
 
-from velodrome.serving.answers import numbers_of
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
+from velodrome.serving.responses import numbers_of
 
 #: Requests that may wait; more are turned away, so that memory stays bounded.
 MOST_WAITING = 1_024

@@ -15,10 +15,10 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.job.job import Job
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
-from velodrome.run.dry_run import alone, rehearse
+from velodrome.run.dry_run import alone, finished_result, job_of_saved_model, rehearse
 from velodrome.run.store import RunFolder
-from velodrome.run.verify import finished_result, job_of_saved_model
-from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
+from velodrome.serving.model import Array, LoadedModel, is_exported
+from velodrome.serving.sessions import runtime
 from velodrome.variables import EXPORT
 
 
@@ -63,7 +63,10 @@ def _compare(folder: Path, run: str) -> None:
     with np.load(folder / EXAMPLES, allow_pickle=False) as stored:
         expected = stored["expected"]
         inputs = {name.removeprefix("in:"): stored[name] for name in stored.files if name.startswith("in:")}
-    model = LoadedModel(folder, run)
+    try:
+        model = LoadedModel(folder, run)
+    except BadRequest as error:
+        raise _different(run, str(error)) from None
     count = len(expected)
 
     def part(first: int, last: int) -> Array:

@@ -17,6 +17,7 @@ from velodrome.data.own.npz import NpzArray, npz_arrays
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
 from velodrome.printable import shown
+from velodrome.serving.sessions import Session, first_line
 
 Array = NDArray[Any]
 NOT_FINITE = "the model's answer to this is not a finite number"
@@ -36,17 +37,6 @@ class BadInput(VelodromeError):
         self.status = status
 
     exit_code = 2
-
-
-def runtime() -> Any:
-    """ONNX Runtime, imported when it is first needed."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise BadRequest(
-            'exported models run in ONNX Runtime, which is not installed: python -m pip install "velodrome[serve]"'
-        ) from None
-    return onnxruntime
 
 
 def is_exported(folder: Path) -> bool:
@@ -69,8 +59,8 @@ class LoadedModel:
             self.about = Served.read(folder / SERVED)
         except (OSError, ValueError) as error:
             raise _unfit(folder / SERVED, name, error) from None
-        self._session = _session(folder / ONNX, threads)
-        self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.get_inputs()}
+        self._session = Session(folder / ONNX, threads)
+        self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.inputs}
         try:
             _check_graph(self.about, self._session)
         except ValueError as error:
@@ -98,9 +88,9 @@ class LoadedModel:
 
     def _computed(self, fed: Mapping[str, Array]) -> list[Array]:
         try:
-            found: list[Array] = self._session.run(None, fed)
-        except Exception as error:  # its exceptions have no common class
-            raise BadInput(f"the model of {self.name!r} cannot compute this: {_first_line(error)}") from None
+            found: list[Array] = self._session.run(fed)
+        except Exception as error:  # those of the runtime have no common class
+            raise BadInput(f"the model of {self.name!r} cannot compute this: {first_line(error)}") from None
         count = len(next(iter(fed.values())))
         least = {"language-model": 3, "classification": 2}.get(self.about.task, 1)
         first = np.asarray(found[0])
@@ -163,31 +153,13 @@ _TYPES = {
 }
 
 
-def _session(file: Path, threads: int | None) -> Any:
-    ort = runtime()
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # a failure is raised; the rest is for developers
-    # Threads that spin between requests would take the cores from whoever decodes the next one.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common class
-        raise VelodromeError(f"ONNX Runtime cannot load {str(file)!r}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return shown(str(error).splitlines()[0] if str(error) else type(error).__name__, 300)
-
-
 def _unfit(file: Path, name: str, error: Exception) -> BadRequest:
     return BadRequest(f"model of {name!r} cannot be read: {str(file)!r}: {error}; `velodrome export --again` writes it")
 
 
-def _check_graph(about: Served, session: Any) -> None:
+def _check_graph(about: Served, session: Session) -> None:
     """Refuse a description of another graph, as far as the graph says what it takes and returns."""
-    taken = {one.name: one.shape for one in session.get_inputs()}
+    taken = {one.name: one.shape for one in session.inputs}
     named = {one.name: one.shape for one in about.inputs}
     if taken.keys() != named.keys() | {one.name for one in about.state}:
         raise ValueError(f"the graph takes {', '.join(map(shown, taken)) or 'nothing'}, and not {', '.join(named)}")
@@ -197,7 +169,7 @@ def _check_graph(about: Served, session: Any) -> None:
             isinstance(axis, int) and axis != wanted for axis, wanted in zip(fixed, shape, strict=True)
         )):
             raise ValueError(f"the graph takes {name!r} of shape {tuple(fixed)}, and not {shape}")
-    outputs = session.get_outputs()
+    outputs = session.outputs
     if about.state and len(outputs) != 1 + len(about.state):
         raise ValueError(f"the graph returns {len(outputs)} arrays, and not the scores and {len(about.state)} states")
     width = (outputs[0].shape or [None])[-1]

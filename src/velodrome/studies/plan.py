@@ -126,7 +126,7 @@ def available(
     What is installed here does not matter to jobs whose processes run elsewhere.
     """
     name = fields["engine"]
-    if name not in registry.NAMES:
+    if name not in registry.ENGINES.usable():
         return f"engine {name} is not part of this version, so what was published with it cannot run"
     try:
         job = make_job({key: fields[key] for key in ("engine", "strategy", "framework") if key in fields})

@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _LARGEST:
+        if not (length.isascii() and length.isdigit()) or int(length) > _LARGEST:
             self._answer(HTTPStatus.BAD_REQUEST)
             return
         value = self.rfile.read(int(length))

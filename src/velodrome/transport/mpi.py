@@ -119,7 +119,7 @@ class MpiTransport(Transport):
         if self._closing:
             return
         # A closed connection means that the server is gone, which ends with rank 0.
-        lost = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        lost = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
         time.sleep(_GRACE_SECONDS)
         if not self._closing:
             self._on_lost(f"{self._ranks.named(self.rank)} lost {self._ranks.named(lost)}")

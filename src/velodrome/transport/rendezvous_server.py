@@ -198,7 +198,7 @@ class RendezvousServer:
             self._disconnect(connection)
 
     def _join(self, connection: Connection, words: list[str]) -> bool:
-        if len(words) != 2 or words[0] not in ("pmi", "liveness") or not words[1].isdigit():
+        if len(words) != 2 or words[0] not in ("pmi", "liveness") or not words[1].isdecimal():
             return False
         place = words[0], int(words[1])
         if place[1] >= self._size or place in self._joined or self._complete:

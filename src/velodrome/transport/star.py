@@ -73,7 +73,7 @@ class StarTransport(Transport):
                 names = ", ".join(map(self._ranks.named, missing))
                 raise PeerLost(f"{names} did not connect within {seconds:g} s")
             for connection, words in door.admit(max(deadline - time.monotonic(), 0.001)):
-                rank = int(words[0]) if len(words) == 1 and words[0].isdigit() else 0
+                rank = int(words[0]) if len(words) == 1 and words[0].isdecimal() else 0
                 if rank in missing and rank not in self._peers:
                     _prepare(connection)
                     self._peers[rank] = connection

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
@@ -23,9 +25,70 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.printable import printable
-from velodrome.web.json_answer import JsonAnswer
+from velodrome.printable import printable, shown
+from velodrome.run.listing import Found, locate
 from velodrome.web.security import Guard, Security, csrf_of
+
+
+def encoded(content: Any) -> str:
+    """Strict JSON in ASCII: what is not finite is null, and half a surrogate in a name is escaped."""
+    try:
+        return json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # looking at every number first would cost every answer
+        return json.dumps(_finite(content), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    return [_finite(one) for one in content] if isinstance(content, list | tuple) else content
+
+
+class JsonAnswer(Response):
+    """Plain data as an answer."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return encoded(content).encode("ascii")
+
+
+def race_of(request: Request) -> Found:
+    """The race that the address names, or an answer 404."""
+    return _found(request, request.path_params["race"], "race")
+
+
+def run_of(request: Request) -> Found:
+    """The run that the address names, alone or as RACE/RUN, or an answer 404."""
+    race = request.path_params.get("race")
+    name = request.path_params["run"]
+    return _found(request, f"{race}/{name}" if race else name, "run")
+
+
+def run_named(request: Request, name: str) -> Found:
+    return _found(request, name, "run")
+
+
+def _found(request: Request, name: str, kind: str) -> Found:
+    runs = request.app.state.runs
+    try:
+        if name.startswith(("/", ".")) or "\\" in name or name.count("/") > 1:
+            raise BadRequest(name)
+        found = locate(runs, name)
+    except (BadRequest, OSError, ValueError):
+        raise HTTPException(404, f"There is no {kind} {shown(name)!r} in {runs}.") from None
+    if found.kind != kind:
+        raise HTTPException(404, f"{shown(name)!r} is a {found.kind}, not a {kind}.")
+    return found
+
+
+def full_name(request: Request) -> str:
+    """RUN or RACE/RUN, as commands take it."""
+    race = request.path_params.get("race")
+    return f"{race}/{request.path_params['run']}" if race else str(request.path_params["run"])
+
 
 #: Kinds of static files; nothing else is served.
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain",

@@ -20,9 +20,7 @@ from velodrome.judge.pair import Line
 from velodrome.races.repetitions import some_repeat
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
-from velodrome.web.app import page
-from velodrome.web.finding import run_named
-from velodrome.web.json_answer import JsonAnswer
+from velodrome.web.app import JsonAnswer, page, run_named
 from velodrome.web.live_run import LiveRun
 
 MOST_RUNS = 12

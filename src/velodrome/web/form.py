@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from velodrome.api.race_plan import default_name, merge
 from velodrome.catalog.models import MODELS, is_own, zoo_model
-from velodrome.catalog.registry import NAMES, engine, engines
+from velodrome.catalog.registry import ENGINES, engine, engines
 from velodrome.clusters.registry import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
@@ -133,7 +133,8 @@ def _field(name: str, model: type[Race] | type[Job]) -> FormField:
     if name in ("model_args", "read"):
         return FormField(name, kind="lines", **common)
     suggestions: tuple[str, ...] = {
-        "dataset": tuple(catalogue.names()), "model": tuple(model.name for model in MODELS), "engine": NAMES,
+        "dataset": tuple(catalogue.names()), "model": tuple(model.name for model in MODELS),
+        "engine": tuple(ENGINES.usable()),
         "strategy": tuple(dict.fromkeys(one.name for engine in engines() for one in engine.strategies)),
         "objective": tuple(OBJECTIVES),
     }.get(name, ())

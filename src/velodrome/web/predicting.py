@@ -15,11 +15,10 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from velodrome.serving import inputs, language
-from velodrome.serving.answers import TOP, answer_of, answers_of
+from velodrome.serving import inputs, responses
+from velodrome.serving.inputs import SMALL_BYTES, file_of
 from velodrome.serving.model import Array, BadInput
-from velodrome.serving.pictures import SMALL_BYTES
-from velodrome.serving.uploads import file_of
+from velodrome.serving.responses import TOP, answer_of, answers_of
 from velodrome.web.served_models import ServedModels, Slot
 
 PREDICT = "/api/predict"
@@ -105,9 +104,9 @@ async def _next_words(models: ServedModels, slot: Slot, text: str, top: int, beg
     model = slot.model
     assert model is not None
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(models.computing, language.next_words, model, text)
+    found = await loop.run_in_executor(models.computing, responses.next_words, model, text)
     about = model.about.model_copy(update={"outputs": "probabilities"})
-    return _answer(slot, answers_of(about, found[None], top)[0], began, unknown=language.unknown_words(model, text))
+    return _answer(slot, answers_of(about, found[None], top)[0], began, unknown=responses.unknown_words(model, text))
 
 
 def _answer(slot: Slot, predictions: list[dict[str, Any]], began: float, **more: Any) -> dict[str, Any]:

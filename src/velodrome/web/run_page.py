@@ -1,11 +1,19 @@
-"""The page of a run: what happened in it, process by process, and what it learned."""
+"""The page of a run: what happened in it, process by process, what it learned, its logs and its wrong test images."""
 
 from __future__ import annotations
 
+import io
 import shlex
 import subprocess
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,17 +21,160 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from velodrome import files
+from velodrome.data import catalogue
+from velodrome.data.examples import ExamplePart
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.job import Job
 from velodrome.models.recipe import DESCRIPTION
+from velodrome.printable import printable
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
+from velodrome.serving.model import LoadedModel, is_exported
+from velodrome.tasks.correctness_bits import decode, fingerprint
 from velodrome.tasks.registry import task_of_result
-from velodrome.web import logs, run_view, wording, wrong_images
-from velodrome.web.app import page
+from velodrome.web import run_view, wording
+from velodrome.web.app import JsonAnswer, full_name, page, run_of
 from velodrome.web.board import Boards
-from velodrome.web.finding import full_name, run_of
-from velodrome.web.json_answer import JsonAnswer
 from velodrome.web.security import host_name, is_loopback
+
+MOST_LINES = 400
+_LONGEST = 4000
+#: Bytes of a log that are searched, from its end.
+_MOST_BYTES = 16 << 20
+
+
+def names_of(folder: Path) -> list[str]:
+    """The logs that a run has, by the name of their process. Links are not followed."""
+    with suppress(OSError):
+        return sorted(
+            path.stem for path in (folder / "logs").glob("*.log")
+            if path.is_file() and not files.is_linked(path, folder)
+        )
+    return []
+
+
+def search(folder: Path, text: str = "", process: str = "") -> dict[str, Any]:
+    """The last lines that contain a text, of one process or of all, and how many there are."""
+    found: deque[dict[str, Any]] = deque(maxlen=MOST_LINES)
+    total, wanted = 0, text.lower()
+    for name in names_of(folder):
+        if process and name != process:
+            continue
+        for number, line in _lines(folder, folder / "logs" / f"{name}.log"):
+            if not wanted or wanted in line.lower():
+                total += 1
+                found.append({"process": name, "number": number, "text": printable(line, _LONGEST)})
+    return {"lines": list(found), "total": total}
+
+
+def _lines(folder: Path, path: Path) -> list[tuple[int | None, str]]:
+    try:
+        with files.open_regular(path, inside=folder) as stream:
+            size = path.stat().st_size
+            stream.seek(max(0, size - _MOST_BYTES))
+            text = stream.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        return [(None, f"this log cannot be read: {error.strerror}")]
+    lines = text.splitlines()
+    if size > _MOST_BYTES:
+        return [(None, line) for line in lines[1:]]
+    return list(enumerate(lines, 1))
+
+
+#: Images of a page.
+MOST_IMAGES = 48
+#: Pixels of the longer side of a picture, at least: small images are enlarged in whole steps.
+_SIDE = 84
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Test examples that were classified wrongly: their places in the test set, true and predicted classes by name."""
+
+    places: list[int]
+    classes: list[str]
+    #: None where it is not known: a run records which answers were right, and not what they were.
+    predicted: list[str | None]
+    count: int
+    total: int
+
+
+#: The test part, the names of its classes, and what makes a byte lie between 0 and 1.
+TestPart = tuple[ExamplePart, tuple[str, ...], float]
+
+
+@lru_cache(maxsize=2)
+def _test_part(dataset: str, seed: int, validation: float, bad_data: Any) -> TestPart:
+    loaded = catalogue.load(dataset, seed=seed, validation=validation, bad_data=bad_data)
+    return loaded.test, loaded.class_names, loaded.scale
+
+
+def _part(job: Job) -> TestPart:
+    if is_function(job.dataset) or job.dataset.startswith("shards:") or not catalogue.is_here(job.dataset):
+        raise VelodromeError("its data is not on this disk, or comes from a function of yours")
+    return _test_part(job.dataset, job.seed, job.validation, job.bad_data)
+
+
+def wrong_of(job: Job, result: Mapping[str, Any], folder: Path) -> Wrong:
+    """Which test images the run in a folder got wrong; an error says why that cannot be shown."""
+    test = result.get("test") or {}
+    if not isinstance(test.get("answers"), str) or not isinstance(test.get("total"), int):
+        raise VelodromeError("this run did not record which examples it classified correctly")
+    try:
+        right = decode(test["answers"], test["total"])
+        part, names, _ = _part(job)
+    except (ValueError, OSError) as error:
+        raise VelodromeError(str(error)) from None
+    if len(part) != test["total"] or test.get("fingerprint") not in (None, fingerprint(part.images, part.labels)):
+        raise VelodromeError("the test set has changed since this run")
+    places = np.flatnonzero(~right)
+    shown = places[np.linspace(0, len(places) - 1, min(MOST_IMAGES, len(places))).astype(np.int64)]
+    labels = part.labels[shown].tolist()
+    given = _predicted(folder / "model", part.images[shown], labels, result.get("confusion") or [])
+    return Wrong(
+        shown.tolist(), [_name(label, names) for label in labels],
+        [None if one is None else _name(one, names) for one in given], len(places), test["total"],
+    )
+
+
+def _name(label: int, names: tuple[str, ...]) -> str:
+    return names[label] if label < len(names) else str(label)
+
+
+def _predicted(model: Path, images: Any, labels: list[int], confusion: list[list[int]]) -> list[int | None]:
+    """The class that each image was taken for: by the exported model, or where the confusion matrix leaves only one."""
+    if len(labels) and is_exported(model):
+        try:
+            loaded = LoadedModel(model, model.parent.name)
+            found = loaded.scores({loaded.about.inputs[0].name: images}).argmax(1).tolist()
+            return [given if given != label else None for given, label in zip(found, labels, strict=True)]
+        except Exception:  # ONNX Runtime is not installed, or does not take what the folder holds
+            pass
+    return [_only_mistake(confusion[label], label) if label < len(confusion) else None for label in labels]
+
+
+def _only_mistake(row: list[int], label: int) -> int | None:
+    others = [place for place, count in enumerate(row) if count and place != label]
+    return others[0] if len(others) == 1 else None
+
+
+def picture(job: Job, place: int) -> bytes | None:
+    """A test image as PNG; None if there is none at that place."""
+    from PIL import Image
+
+    part, _, scale = _part(job)
+    if not 0 <= place < len(part):
+        return None
+    pixels = np.clip(part.images[place].astype(np.float32) * (scale * 255), 0, 255).astype(np.uint8)
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3])
+    times = -(-_SIDE // max(image.size))
+    if times > 1:
+        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    out = io.BytesIO()
+    image.save(out, format="PNG")
+    return out.getvalue()
+
 
 T = TypeVar("T")
 #: Seconds that exporting a model may take.
@@ -59,7 +210,7 @@ def _content(found: Found) -> dict[str, Any]:
         "environment": run_view.environment_of(result) if result else [], "error": error, "command": again,
         "serve": _serve_command(found) if usable else None,
         "metric": metric, "score": test.get(metric), "notes": run_view.notes_of(result),
-        "confusion": run_view.confusion_of(result), "logs": logs.names_of(found.path),
+        "confusion": run_view.confusion_of(result), "logs": names_of(found.path),
         "staleness": result.get("staleness"), "shares": result.get("shares"),
         "resumable": folder.status() in ("interrupted", "failed"),
     }
@@ -84,7 +235,7 @@ async def log_lines(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
     query = request.query_params
     return JsonAnswer(await run_in_threadpool(
-        logs.search, found.path, query.get("q", "")[:200], query.get("process", "")[:120]
+        search, found.path, query.get("q", "")[:200], query.get("process", "")[:120]
     ))
 
 
@@ -102,16 +253,16 @@ async def wrong(request: Request) -> Response:
     ]})
 
 
-def _wrong(found: Found) -> wrong_images.Wrong:
+def _wrong(found: Found) -> Wrong:
     folder = RunFolder(found.path)
-    return wrong_images.wrong_of(folder.job(), folder.result() or {}, found.path)
+    return wrong_of(folder.job(), folder.result() or {}, found.path)
 
 
 async def image(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
     try:
         content = await run_in_threadpool(
-            lambda: wrong_images.picture(RunFolder(found.path).job(), request.path_params["place"])
+            lambda: picture(RunFolder(found.path).job(), request.path_params["place"])
         )
     except VelodromeError:
         content = None

@@ -179,7 +179,7 @@ class Guard:
         if scope["method"] != "POST":
             return _sentence(405, f"{scope['method']} is not possible here.", {"Allow": "GET, HEAD, POST"})
         size = headers.get("content-length")
-        if size is not None and (not size.isdigit() or int(size) > security.most_bytes(scope["path"])):
+        if size is not None and not _at_most(size, security.most_bytes(scope["path"])):
             return _sentence(413, f"The request is larger than {security.most_bytes(scope['path'])} bytes.")
         if scope["path"] in security.open_posts:
             return None
@@ -257,6 +257,11 @@ def _limited(receive: Receive, limit: int) -> Receive:
 
 def _sentence(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     return PlainTextResponse(text + "\n", status, headers)
+
+
+def _at_most(number: str, most: int) -> bool:
+    """Whether a header's number is one, and at most that."""
+    return number.isascii() and number.isdigit() and len(number) < 20 and int(number) <= most
 
 
 def csrf_of(request: Request) -> str:

@@ -14,15 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.api.runs import locate_run
+from velodrome.run.dry_run import finished_result, job_of_saved_model
 from velodrome.run.store import RunFolder
-from velodrome.run.verify import finished_result, job_of_saved_model
 from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page
-from velodrome.web.model_facts import facts_of
 from velodrome.web.predicting import PREDICT, Predict
 from velodrome.web.security import Security
-from velodrome.web.served_models import ServedModels
+from velodrome.web.served_models import ServedModels, facts_of
 from velodrome.web.siblings import Siblings
 
 

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from velodrome.catalog.networks import Lstm  # noqa: E402
 from velodrome.engines.torch.tasks.base import Replica  # noqa: E402
 from velodrome.engines.torch.tasks.language_model import LanguageModelTask  # noqa: E402
 from velodrome.models.torch_zoo import LanguageModel  # noqa: E402
@@ -21,7 +22,7 @@ TEXT = np.random.default_rng(1).integers(0, 7, 500).astype(np.int32)
 def evaluated(rank: int, size: int, *, together: bool) -> tuple[Any, int]:
     """The counts of one process, and how often it called the model."""
     torch.manual_seed(1)
-    model = LanguageModel(7, 4, 1, 0.1)
+    model = LanguageModel(7, Lstm(units=4, layers=1))
     calls: list[Any] = []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     context = SimpleNamespace(data=SimpleNamespace(test=TEXT), job=SimpleNamespace(unroll=5),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
 from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.models import models_for
+from velodrome.catalog.networks import Residual
 from velodrome.catalog.script import horovod
 from velodrome.catalog.world import World
 
@@ -89,7 +91,7 @@ def _tensorflow() -> Engine:
         environment=_environment,
         packages=("horovod", "tensorflow-cpu", "keras"),
         tasks=("classification",),
-        models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small"),
+        models=models_for("images", without=(Residual,)),
         upstream="dormant",
         own_environment=OwnEnvironment(
             requirements="horovod-tensorflow.txt", modules=("tensorflow", "horovod.tensorflow"),
@@ -108,4 +110,4 @@ def _tensorflow() -> Engine:
     )
 
 
-FORMS = (_torch(), _tensorflow())
+ENGINE = (_torch(), _tensorflow())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
+from velodrome.catalog.models import models_for
 
 _BATCHES = "batches gathered from bytes in memory instead of a data loader"
 _LOOP = "one compiled loop over the steps of a call, where the network has no convolutions"
@@ -38,8 +39,7 @@ ENGINE = Engine(
     needs=(Need("jax", "velodrome engines install jax"),),
     packages=("jax", "jaxlib", "optax"),
     tasks=("classification", "language-model"),
-    models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "resnet20", "vgg-small", "lstm-small",
-            "gpt-mini"),
+    models=models_for("images", "text"),
     own_environment=OwnEnvironment(
         requirements="jax.txt", modules=("jax", "optax"), download_mb=150, disk_mb=660, minutes=1,
         pythons=("3.11", "3.12", "3.13"),

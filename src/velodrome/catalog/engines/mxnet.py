@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
+from velodrome.catalog.models import models_for
+from velodrome.catalog.networks import Residual, Transformer
 from velodrome.catalog.world import World
 
 
@@ -51,7 +53,7 @@ ENGINE = Engine(
     environment=_environment,
     packages=("mxnet", "numpy"),
     tasks=("classification", "language-model"),
-    models=("linear", "dense-128", "dense-300-100", "lenet5", "fruit-cnn", "vgg-small", "lstm-small"),
+    models=models_for("images", "text", without=(Residual, Transformer)),
     upstream="retired",
     own_environment=OwnEnvironment(
         requirements="mxnet.txt", modules=("mxnet",), download_mb=60, disk_mb=340, minutes=0.5, pythons=("3.11",),

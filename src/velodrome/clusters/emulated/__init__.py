@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from velodrome.clusters.definitions import ClusterOptions, inline_fields
+from velodrome.clusters.launcher import LauncherType
 from velodrome.errors import BadRequest
 
 MOST_NODES = 200
@@ -37,7 +38,7 @@ class EmulatedCluster:
 
 def split(text: str) -> dict[str, str]:
     """The options behind `emulated:` by name, each as a text; `BadRequest` for those that are unknown."""
-    return inline_fields(text, "emulated", _READERS, _EXAMPLE)
+    return inline_fields(text, _READERS, _EXAMPLE)
 
 
 def parse(text: str) -> EmulatedCluster:
@@ -48,7 +49,7 @@ def parse(text: str) -> EmulatedCluster:
 
 def _count(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= MOST_NODES:
-        raise BadRequest(f"--on emulated: {name}={text!r} is no number from 1 to {MOST_NODES}")
+        raise BadRequest(f"{name}={text!r} is no number from 1 to {MOST_NODES}")
     return int(text)
 
 
@@ -56,7 +57,7 @@ def _measure(units: dict[str, float] | dict[str, int], example: str, name: str, 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
     value = float(match[1]) * units[match[2]] if match and match[2] in units else 0.0
     if not 0 < value < 1e15:
-        raise BadRequest(f"--on emulated: {name}={text!r} cannot be read; write it as {name}={example}")
+        raise BadRequest(f"{name}={text!r} cannot be read; write it as {name}={example}")
     return value
 
 
@@ -85,7 +86,7 @@ class EmulatedOptions(ClusterOptions):
         try:
             self.request()
         except BadRequest as error:
-            raise ValueError(str(error).removeprefix("--on emulated: ")) from None
+            raise ValueError(str(error)) from None
         return self
 
     @classmethod
@@ -98,3 +99,12 @@ class EmulatedOptions(ClusterOptions):
         fields = ("nodes", "bandwidth", "latency", "cpu", "memory")
         given = {name: getattr(self, name) for name in fields}
         return parse(",".join(f"{name}={value}" for name, value in given.items() if value is not None))
+
+
+LAUNCHER = LauncherType(
+    "emulated",
+    "several hosts on this machine, as network namespaces with limited links (Linux, root)",
+    "velodrome.clusters.emulated.launcher:EmulatedLauncher",
+    inline="nodes=N,bandwidth=RATE,latency=TIME,cpu=CORES,memory=BYTES", options=EmulatedOptions,
+    cleaner="velodrome.clusters.emulated.limits:clean",
+)

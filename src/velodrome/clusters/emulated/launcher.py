@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from velodrome.clusters import preflight
 from velodrome.clusters.emulated import EmulatedOptions
@@ -21,11 +22,11 @@ from velodrome.clusters.emulated.measure import lacking, measure
 from velodrome.clusters.emulated.network import Network, missing_tools
 from velodrome.clusters.emulated.node import check_storage, storage_of
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Diagnosis, Exit
-from velodrome.clusters.local.launcher import PORTS, LocalGroup, LocalLauncher
+from velodrome.clusters.launcher import Allocation, Diagnosis, Examination, Exit, Finding, Notice, no_notice
+from velodrome.clusters.local.launcher import PORTS, HereLauncher, LocalGroup, LocalLauncher
 from velodrome.clusters.local.processes import ColdProcess, Inside, WarmProcess, start_cold, start_warm
 from velodrome.clusters.plan import Plan, Process, place
-from velodrome.errors import BadRequest, Unavailable
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.faults import ACTIONS, Fault, parse_fault
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -108,17 +109,17 @@ class EmulatedGroup(LocalGroup):
         return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
 
-class EmulatedLauncher:
+class EmulatedLauncher(HereLauncher):
     """Starts processes on emulated nodes, which exist from the first job until the launcher is closed."""
 
     name = "emulated"
     #: What can be done to processes and nodes on purpose.
     faults = ACTIONS
 
-    def __init__(self, options: EmulatedOptions | None = None, pins: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: EmulatedOptions | None = None) -> None:
         options = options or EmulatedOptions.model_validate({})
         self._cluster = options.request()
-        self._placement = options.placed(pins or {})
+        self._placement = options.policy
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
@@ -138,7 +139,7 @@ class EmulatedLauncher:
             message = f"--on emulated needs {', '.join(missing)}: install iproute2 and util-linux"
             raise Unavailable(message, [message])
         placed = Counter(place(roles_of(job), self.host_names, self._placement, self._capacity()))
-        preflight.check_here(job)
+        super().check(job)
         if storage := storage_of(job.dataset):
             check_storage(storage)
         memory, processes = self._cluster.memory, len(roles_of(job))
@@ -163,7 +164,7 @@ class EmulatedLauncher:
         if self._cluster.memory is None:
             self._warm.prepare(engines)
 
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         network = self._created()
         if storage_of(job.dataset):
             with deferred():
@@ -174,10 +175,22 @@ class EmulatedLauncher:
             hosts, lambda host: next(ports), placement=self._placement, capacity=self._capacity(), facts=self._facts
         )
 
-    def measured(self) -> Mapping[str, object]:
-        """What was asked for, and what two nodes measure (`emulated/measure.py`)."""
-        self._created()
-        return self._facts
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
+        """What keeps this machine from running a job and, if asked for, what two nodes measure."""
+        found = super().examine(job).findings
+        if not measure or found:
+            return Examination(found)
+        try:
+            self._created()
+        except VelodromeError as error:
+            return Examination([Finding("error", "network", None, str(error))])
+        measured: Any = self._facts["measured"]
+        if measured is None:
+            return Examination([Finding("warning", "network", None, "nothing was measured: that takes two hosts, and a "
+                                        "machine that is not too busy")])
+        first, second = self.host_names[:2]
+        pair = {"from": second, "to": first, "round_trip": measured["round_trip"], "bandwidth": measured["bandwidth"]}
+        return Examination([], [pair], self._facts)
 
     def _capacity(self) -> dict[str, int]:
         """How many processes `pack` puts on a node: one per core that it may use."""

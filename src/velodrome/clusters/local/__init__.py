@@ -1,0 +1,9 @@
+"""The launcher of this machine."""
+
+from __future__ import annotations
+
+from velodrome.clusters.launcher import LauncherType
+
+LAUNCHER = LauncherType(
+    "local", "one process per rank on this machine", "velodrome.clusters.local.launcher:LocalLauncher"
+)

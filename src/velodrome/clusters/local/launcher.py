@@ -26,12 +26,25 @@ import psutil
 from velodrome.catalog.registry import engine_of, engine_with_key
 from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters import preflight
+from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit
+from velodrome.clusters.launcher import (
+    Allocation,
+    Deliver,
+    Diagnosis,
+    Examination,
+    Exit,
+    Finding,
+    Group,
+    Launcher,
+    Notice,
+    no_notice,
+    refusals,
+)
 from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.processes import Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, Plan, Process
-from velodrome.errors import VelodromeError
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 from velodrome.models.own import is_users
@@ -144,7 +157,7 @@ class _Member:
 
 
 @dataclass
-class LocalGroup:
+class LocalGroup(Group):
     """All processes of a plan on this machine; a guardian ends them if the controller is killed."""
 
     token: str
@@ -213,9 +226,6 @@ class LocalGroup:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._members[process].started.pid, number)
 
-    def collect(self, given_up: Callable[[], bool]) -> None:
-        """Nothing to do: processes of this machine work in the run's folder itself."""
-
     def stop(self) -> None:
         started = [member.started for member in self._members.values()]
         for one in started:
@@ -228,21 +238,38 @@ class LocalGroup:
         cleaner.dismiss(self._guardian)
 
 
-@dataclass
-class LocalLauncher:
-    """Starts processes on this machine."""
+class HereLauncher(Launcher):
+    """A launcher whose processes run on this machine, with its packages."""
 
-    #: A free port of a host.
-    port: Callable[[str], int] = free_port
-    name: str = "local"
-    #: What can be done to processes on purpose.
-    faults: tuple[str, ...] = ("kill", "pause")
-    #: One process per prepared engine that has imported it.
-    _templates: dict[str, Template] = field(default_factory=dict)
+    def __init__(self, options: ClusterOptions | None = None) -> None:
+        if options is not None and options.place:
+            raise BadRequest(f"--place: --on {self.name} has one host; choose a cluster of several hosts")
 
     def check(self, job: Job) -> None:
         """Refuse what is not installed here, or needs more memory than is free."""
         preflight.check_here(job)
+
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
+        """What keeps this machine from running a job: packages, memory, modules, disk and data."""
+        found = [*refusals(lambda: self.check(job)), *preflight.examine_here(job)]
+        if measure and not found:
+            nothing = f"--on {self.name} has one host, so there is nothing to measure"
+            found.append(Finding("ok", "network", None, nothing))
+        return Examination(found)
+
+
+class LocalLauncher(HereLauncher):
+    """Starts processes on this machine."""
+
+    name = "local"
+    faults = ("kill", "pause")
+
+    def __init__(self, options: ClusterOptions | None = None, *, port: Callable[[str], int] = free_port) -> None:
+        """`port` finds a free one."""
+        super().__init__(options)
+        self._port = port
+        #: One process per prepared engine that has imported it.
+        self._templates: dict[str, Template] = {}
 
     def prepare(self, engines: Sequence[str]) -> None:
         """Import the engines once, all at the same time; their processes then start warm."""
@@ -271,8 +298,8 @@ class LocalLauncher:
         # A script may set variables before it imports its framework, so it always gets a new interpreter.
         return self._template(engine) if engine in self._templates and plan.job.script is None else None
 
-    def allocate(self, job: Job) -> Allocation:
-        return Allocation((LOOPBACK,), self.port)
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
+        return Allocation((LOOPBACK,), self._port)
 
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> LocalGroup:
         group = LocalGroup(secrets.token_hex(12))

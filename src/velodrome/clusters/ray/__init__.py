@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from velodrome.clusters.launcher import LauncherType
 from velodrome.clusters.remote import RemoteOptions
 
 
@@ -47,3 +48,11 @@ class RayOptions(RemoteOptions):
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
         return {"address": text} if text else {}
+
+
+LAUNCHER = LauncherType(
+    "ray",
+    "the nodes of a Ray cluster: a running one, or one on this machine that ends with the command",
+    "velodrome.clusters.ray.launcher:RayLauncher",
+    here=False, inline="ADDRESS", options=RayOptions,
+)

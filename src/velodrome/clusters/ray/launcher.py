@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Launcher
+from velodrome.clusters.launcher import Allocation, Launcher, Notice, no_notice
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.ray import RayOptions
 from velodrome.clusters.ray.client import RayChannel, RayDriver
@@ -35,11 +36,9 @@ class RayLauncher(RemoteLauncher):
     name = "ray"
     options: RayOptions
 
-    def __init__(
-        self, options: RayOptions, pins: Mapping[str, str] | None = None, only: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, options: RayOptions, only: Sequence[str] | None = None) -> None:
         """`only` are the nodes that it may use; by default all that have the resources."""
-        super().__init__(options, pins)
+        super().__init__(options)
         self._only = only
         self._driver: RayDriver | None = None
         self._nodes: dict[str, dict[str, Any]] = {}
@@ -93,7 +92,7 @@ class RayLauncher(RemoteLauncher):
             return {next(iter(new)): missing}
         return super().try_to_connect(hosts)
 
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         """Nodes with as many places, and agents, as the job has processes there."""
         hosts = self.used_hosts(job)
         self.connect(hosts)

@@ -22,6 +22,7 @@ from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.preflight import DISK_BYTES
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun
 from velodrome.clusters.remote.link import HostError, HostLost, Link
@@ -32,8 +33,6 @@ from velodrome.printable import bytes_text
 
 #: How far clocks may be apart.
 CLOCK_SECONDS = 1.0
-#: What must be free for the folder of a run.
-DISK_BYTES = 100 << 20
 PROBE_SECONDS = 60.0
 _PROBE = "velodrome.worker.probe"
 _OURS = ("velodrome", "velodrome-worker")

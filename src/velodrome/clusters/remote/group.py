@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 from velodrome import files
 from velodrome.catalog.segments import pattern_of_run
-from velodrome.clusters.launcher import Deliver, Diagnosis, Exit
+from velodrome.clusters.launcher import Deliver, Diagnosis, Exit, Group
 from velodrome.clusters.local.launcher import most_relevant_thread, waits_for_others
 from velodrome.clusters.plan import Process
 from velodrome.clusters.remote.agent.streams import Header
@@ -62,7 +62,7 @@ class HostRun:
 
 
 @dataclass
-class RemoteGroup:
+class RemoteGroup(Group):
     """All processes of a plan, on hosts with agents."""
 
     token: str

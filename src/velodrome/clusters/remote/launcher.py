@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -18,7 +18,7 @@ from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Finding, Launcher, Notice, refuse
+from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
 from velodrome.clusters.local.launcher import PORTS
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
@@ -33,14 +33,14 @@ from velodrome.job.resolve import roles_of
 _PORTS_AT_ONCE = 16
 
 
-class RemoteLauncher(ABC):
+class RemoteLauncher(Launcher):
     """Starts processes through an agent on each host, which lives until the launcher is closed."""
 
-    name: str
+    divisible = True
 
-    def __init__(self, options: RemoteOptions, pins: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: RemoteOptions) -> None:
         self.options = options
-        self._placement = options.placed(pins or {})
+        self._placement = options.policy
         self.links: dict[str, Link] = {}
         #: What a host was found to lack, by the job's engine and strategy: asked once.
         self._checked: dict[tuple[str, ...], list[Finding]] = {}
@@ -161,21 +161,27 @@ class RemoteLauncher(ABC):
             for host, sentence in self.try_to_connect(hosts).items()
         ]
 
-    def lasting_hosts(self) -> list[str]:
-        """The hosts that an environment can be made on; `BadRequest` if none is there for more than one job."""
-        return self.hosts()
+    def prepare_hosts(self, engines: Sequence[str], wheelhouse: Path | None) -> list[dict[str, object]] | None:
+        links = self.connect(self.hosts())
+        return host_environments.prepare_all([*links.values()], engines, wheelhouse)
 
-    def examine(
-        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
-    ) -> tuple[list[Finding], list[dict[str, Any]]]:
+    def sent_code(self, job: Job) -> Mapping[str, Any] | None:
+        sent = self.code(job)
+        return {"checksum": sent.checksum, "bytes": sent.size, "files": sent.listing()} if sent.files else None
+
+    @property
+    def host_cores(self) -> Mapping[str, int]:
+        return self._capacity()
+
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
             found = self._unreachable(self.hosts())
         except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
-            return [Finding.from_sentence("reachable", None, str(error))], []
+            return Examination([Finding.from_sentence("reachable", None, str(error))])
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
-            return found, []
+            return Examination(found)
         placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
         each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
@@ -198,7 +204,7 @@ class RemoteLauncher(ABC):
             },
             (lambda: checks.measure(links, addresses)) if measure else None,
         )
-        return found + groups, pairs
+        return Examination(found + groups, pairs)
 
     def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
         """Launchers for disjoint parts of the hosts; pinned processes leave no choice."""
@@ -219,7 +225,7 @@ class RemoteLauncher(ABC):
     def _capacity(self) -> dict[str, int]:
         return {host: int(link.facts["cores"]) for host, link in self.links.items()}
 
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         links = self.connect(self.used_hosts(job))
         free: dict[str, list[int]] = {host: [] for host in links}
 

@@ -7,8 +7,11 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from velodrome.clusters.definitions import inline_fields
+from velodrome.clusters.launcher import LauncherType
 from velodrome.clusters.remote import RemoteOptions
 
+#: In a run's folder: by what another command finds the run's job again.
+RECORD = "slurm.json"
 _INLINE = ("partition", "account", "qos", "time", "nodes", "cpus", "gpus", "container", "python", "shared_dir")
 
 
@@ -57,6 +60,12 @@ class SlurmOptions(RemoteOptions):
 
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
-        given = inline_fields(text, "slurm", _INLINE, "--on slurm:partition=NAME,time=30")
-        return {name: int(value) if name in ("nodes", "cpus") and value.isdecimal() else value
-                for name, value in given.items()}
+        return dict(inline_fields(text, _INLINE, "--on slurm:partition=NAME,time=30"))
+
+
+LAUNCHER = LauncherType(
+    "slurm",
+    "a job of Slurm for each run, submitted from a login node",
+    "velodrome.clusters.slurm.launcher:SlurmLauncher",
+    here=False, inline="partition=NAME,time=LIMIT", options=SlurmOptions, record=RECORD,
+)

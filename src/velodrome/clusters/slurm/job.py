@@ -19,13 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from velodrome import files
 from velodrome.clusters.launcher import AllocationEnded, Notice
 from velodrome.clusters.remote.link import agent_source
-from velodrome.clusters.slurm import SlurmOptions, commands
+from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.read import reason_of
 
-#: In the run's folder.
-RECORD = "slurm.json"
 #: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
 MAIL = ".velodrome-slurm"
 _LARGEST = 16 << 20

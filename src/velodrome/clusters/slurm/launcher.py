@@ -17,7 +17,18 @@ from typing import Any
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import preflight
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit, Finding, Launcher, Notice, refuse
+from velodrome.clusters.launcher import (
+    Allocation,
+    Deliver,
+    Diagnosis,
+    Examination,
+    Exit,
+    Finding,
+    Launcher,
+    Notice,
+    no_notice,
+    refuse,
+)
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import checks, starting
 from velodrome.clusters.remote.code import code_of
@@ -26,7 +37,7 @@ from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import Channel, HostError, Link
 from velodrome.clusters.slurm import SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, nodes_of, sbatch_options, steps_of
-from velodrome.clusters.slurm.job import FileChannel, HostRecord, SlurmJob, StillQueued, read_record, submit
+from velodrome.clusters.slurm.job import FileChannel, HostRecord, SlurmJob, StillQueued, living_job, read_record, submit
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -112,15 +123,15 @@ class SlurmLauncher(RemoteLauncher):
     name = "slurm"
     options: SlurmOptions
 
-    def __init__(self, options: SlurmOptions | None = None, pins: Mapping[str, str] | None = None) -> None:
-        super().__init__(options or SlurmOptions.model_validate({}), pins)
+    def __init__(self, options: SlurmOptions | None = None) -> None:
+        super().__init__(options or SlurmOptions.model_validate({}))
         self._job: SlurmJob | None = None
 
     def hosts(self) -> list[str]:
         return [] if self._job is None else list(self._job.nodes)
 
     def part(self, hosts: Sequence[str]) -> SlurmLauncher:
-        return SlurmLauncher(self.options, self._placement.pins)
+        return SlurmLauncher(self.options)
 
     def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
         """As many submissions at the same time as the idle nodes of the partition have room for."""
@@ -136,37 +147,43 @@ class SlurmLauncher(RemoteLauncher):
         steps_of(job, nodes, self._placement)
         commands.check_submission(sbatch_options(self.options, nodes, "velodrome", Path("/dev/null")))
 
+    @classmethod
+    def living(cls, folder: Path) -> str | None:
+        return living_job(folder)
+
+    @classmethod
+    def attached(cls, folder: Path) -> AttachedLauncher:
+        return AttachedLauncher(folder)
+
     def prepare(self, engines: Sequence[str]) -> None:
         """Nothing: every job has nodes of its own."""
 
-    def lasting_hosts(self) -> list[str]:
+    def prepare_hosts(self, engines: Sequence[str], wheelhouse: Path | None) -> list[dict[str, object]] | None:
         raise BadRequest(
             "--on slurm: every job may get other nodes, so none can be prepared; install velodrome and its engines in "
             "an environment on the shared file system, and set python to its interpreter in clusters.yaml"
         )
 
-    def examine(
-        self, job: Job, *, measure: bool = False, notice: Notice = lambda text: None
-    ) -> tuple[list[Finding], list[dict[str, Any]]]:
+    def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """What Slurm would refuse, and what is wrong with nodes that a short job gets for the examination."""
         try:
             self.check(job)
         except Unavailable as error:
-            return [Finding("error", "tools", None, str(error))], []
+            return Examination([Finding("error", "tools", None, str(error))])
         except VelodromeError as error:
-            return [Finding("error", "job", None, str(error))], []
+            return Examination([Finding("error", "job", None, str(error))])
         try:
             self._allocate_to_examine(job, notice)
             return super().examine(job, measure=measure)
         except StillQueued:
             assert self._job is not None
             state = self._job.state
-            return [Finding(
+            return Examination([Finding(
                 "warning", "reachable", None, f"the nodes were not checked: Slurm gave none within "
                 f"{self._examine_queue_seconds:g} s ({state.name}, {state.reason})", "try again when nodes are idle"
-            )], []
+            )])
         except VelodromeError as error:
-            return [Finding("error", "reachable", None, str(error))], []
+            return Examination([Finding("error", "reachable", None, str(error))])
         finally:
             self._release()
 
@@ -214,12 +231,8 @@ class SlurmLauncher(RemoteLauncher):
             raise HostError("; ".join(map(str, errors)) + _noted(self._job.mail / "job.log"))
         return {host: self.links[host] for host in hosts}
 
-    def allocate(self, job: Job) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         """Submit a job, wait for its nodes, and for their agents."""
-        self._submit(job)
-        return self._nodes_for(job, lambda text: None)
-
-    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
         self._submit(job, folder)
         return self._nodes_for(job, notice)
 
@@ -311,10 +324,10 @@ class AttachedLauncher(SlurmLauncher):
         """What the earlier controller knew about the hosts."""
         return self.record.facts
 
-    def allocate_for(self, job: Job, folder: Path, notice: Notice) -> Allocation:
+    def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         """The nodes of the job that is there, and those of a new one when it has been used."""
         if not self._untouched:
-            return super().allocate_for(job, folder, notice)
+            return super().allocate(job, folder, notice)
         self._untouched = False
         return self._nodes_for(job, notice)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from velodrome.clusters.launcher import LauncherType
 from velodrome.clusters.remote import RemoteOptions
 
 
@@ -26,6 +27,18 @@ class SshOptions(RemoteOptions):
             raise ValueError(f"{next(host for host in hosts if hosts.count(host) > 1)!r} is named twice")
         return hosts
 
+    @property
+    def named_hosts(self) -> list[str]:
+        return self.hosts
+
     @classmethod
     def inline(cls, text: str) -> dict[str, Any]:
         return {"hosts": [host.strip() for host in text.split(",") if host.strip()]}
+
+
+LAUNCHER = LauncherType(
+    "ssh",
+    "hosts that your OpenSSH client reaches, without a shared disk",
+    "velodrome.clusters.ssh.launcher:SshLauncher",
+    here=False, inline="HOST,HOST", options=SshOptions, needs_options=True,
+)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -199,8 +199,8 @@ class SshLauncher(RemoteLauncher):
     name = "ssh"
     options: SshOptions
 
-    def __init__(self, options: SshOptions, pins: Mapping[str, str] | None = None) -> None:
-        super().__init__(options, pins)
+    def __init__(self, options: SshOptions) -> None:
+        super().__init__(options)
         self._control: Path | None = None
 
     def hosts(self) -> list[str]:

@@ -27,8 +27,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import is_plain_chain
 from velodrome.engines.torch.strategies.sharding import Covers, DividedLearner, covers_of, local, pieced
 from velodrome.engines.torch.strategies.tensor_layers import divide_dropout, divide_lstm
 from velodrome.errors import BadRequest, UsersCodeFailed
-from velodrome.models.torch_gpt import Block
-from velodrome.models.torch_zoo import LanguageModel
+from velodrome.models.torch_zoo import Block, LanguageModel
 
 #: Layers that compute each number by itself, so that it does not matter to them how these are divided; `divide_dropout`
 #: makes dropout one of them.
