@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from velodrome.data.sets import cifar
+from velodrome.data.sources import cifar
 
 IMAGES = 10_000
 

@@ -58,7 +58,7 @@ def learner_of(model: str, data: ExampleSet, dataset: str) -> TorchLearner:
     events = Emitter(os.open(os.devnull, os.O_WRONLY), "worker", 0)
     context = Context(job=job, world=World.alone(), folder=Path(), events=events, threads=1)
     context.data = data
-    return TorchLearner(context, network.build(job, data, CPU), Alone(), CPU)
+    return TorchLearner(context, network.build(job, data, CPU, evaluation_batch=512), Alone(), CPU)
 
 
 def seconds_of(learner: TorchLearner, steps: int) -> float:

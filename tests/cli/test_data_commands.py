@@ -25,7 +25,7 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def tiny(monkeypatch):
     """A small data set of the MNIST kind in the catalogue."""
-    monkeypatch.setitem(catalogue._data_sets(), "tiny", tiny_idx.data_set())
+    monkeypatch.setitem(catalogue._ours().data_sets, "tiny", tiny_idx.data_set())
 
 
 def test_the_list_says_what_is_on_this_machine(velodrome, tiny, tmp_path):

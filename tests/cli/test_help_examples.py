@@ -122,7 +122,7 @@ def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A copy of the prepared folder, as the current one; 400 images of noise stand for MNIST and Fashion-MNIST."""
     folder = tmp_path / "here"
     shutil.copytree(prepared, folder, symlinks=True)
-    known = catalogue._data_sets()
+    known = catalogue._ours().data_sets
     mirror = folder / "data" / "mirror"
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(mirror))
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from velodrome.clusters.emulated import EmulatedCluster, limits, node, switch
+from velodrome.clusters.emulated import EmulatedCluster, limits, node, programs
 from velodrome.clusters.emulated.launcher import EmulatedGroup
 from velodrome.clusters.emulated.limits import Limits
 from velodrome.clusters.emulated.network import queues
@@ -30,11 +30,11 @@ def test_a_kernel_with_netem_delays_before_it_limits() -> None:
 
 
 def packet(target: int, size: int = 1500) -> bytes:
-    address = bytes(int(part, 16) for part in switch.hardware_address(target).split(":"))
+    address = bytes(int(part, 16) for part in programs.hardware_address(target).split(":"))
     return bytes(10) + address + bytes(size - 6)
 
 
-def delivered(one: switch.Switch, output: int) -> int:
+def delivered(one: programs.Switch, output: int) -> int:
     os.set_blocking(output, False)
     try:
         return len(os.read(output, 1 << 20))
@@ -44,7 +44,7 @@ def delivered(one: switch.Switch, output: int) -> int:
 
 def test_the_switch_hands_a_packet_over_when_it_is_due_and_not_before() -> None:
     output, tap = os.pipe()
-    one = switch.Switch(0.01, 0.0, [tap, tap])
+    one = programs.Switch(0.01, 0.0, [tap, tap])
     one._accept(1, packet(2), 100.0)
     one.deliver(100.0099)
     assert delivered(one, output) == 0
@@ -68,11 +68,11 @@ def test_the_switch_hands_a_packet_over_when_it_is_due_and_not_before() -> None:
 
 
 def test_the_switch_limits_what_a_node_receives_and_drops_what_would_wait_too_long() -> None:
-    one = switch.Switch(0.0, 1e6, [0, 0])
+    one = programs.Switch(0.0, 1e6, [0, 0])
     for _ in range(100):  # 1.2 Mbit at 1 Mbit/s
         one._accept(1, packet(2), 0.0)
     last = max(due for due, *_ in one._due)
-    assert last == pytest.approx(switch.QUEUE, rel=0.3)
+    assert last == pytest.approx(programs.QUEUE, rel=0.3)
     assert len(one._due) < 10
 
 
@@ -173,9 +173,10 @@ def test_a_machine_that_is_too_busy_to_emulate_is_a_sentence(monkeypatch: pytest
         node._run(["nsenter", "--", "ip", "link", "set", "lo", "up"])
     monkeypatch.setattr(node, "_START_SECONDS", 0.1)
     slow = object.__new__(node.Node)
-    slow.name = "node1"
+    slow._holder = holder = object.__new__(node.Helper)
+    holder._failed = "node1 cannot be emulated"
     output, silent = os.pipe()
     with os.fdopen(output, "rb") as stream, os.fdopen(silent, "wb"):
-        slow._holder = SimpleNamespace(stdout=stream, stderr=stream)  # type: ignore[assignment]
+        holder._popen = SimpleNamespace(stdout=stream, stderr=stream, kill=lambda: None)  # type: ignore[assignment]
         with pytest.raises(VelodromeError, match=r"node1 cannot be emulated: .* did not start within 0\.1 s"):
             slow.wait_until_ready()

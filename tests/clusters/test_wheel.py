@@ -78,7 +78,7 @@ def test_the_wheel_holds_the_training_side_with_its_data_and_nothing_else(tmp_pa
         described = wheel.read(next(name for name in names if name.endswith("METADATA"))).decode()
     tops = {name.split("/")[1].removesuffix(".py") for name in names if name.startswith("velodrome/")}
     assert tops == {*TRAINING_SIDE, "__init__", "py.typed"}
-    assert any(name.startswith("velodrome/data/sets/digits.") and not name.endswith(".py") for name in names)
+    assert any(name.startswith("velodrome/data/sources/digits.") and not name.endswith(".py") for name in names)
     assert not [name for name in names if name.endswith(".pyc")]
     required = [line.removeprefix("Requires-Dist: ") for line in described.splitlines() if line.startswith("Requires")]
     assert WIDER["numpy"] in required

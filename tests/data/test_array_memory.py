@@ -12,7 +12,7 @@ import pytest
 from velodrome import machine
 from velodrome.data import catalogue
 from velodrome.data.images import arrays as image_arrays
-from velodrome.data.own import functions, npz
+from velodrome.data.sources import functions, npz
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -23,7 +23,7 @@ import resource, sys
 import numpy, psutil
 from velodrome.data import catalogue
 from velodrome.data.images import arrays as image_arrays
-from velodrome.data.own import npz
+from velodrome.data.sources import npz
 taken = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (taken + int(sys.argv[2]),) * 2)
 catalogue.prepare(sys.argv[1])

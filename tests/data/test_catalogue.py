@@ -15,7 +15,7 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
-from velodrome.data.sets.idx import read_idx
+from velodrome.data.sources.published import read_idx
 from velodrome.data.split import divide, held_out, stratified
 from velodrome.errors import BadRequest
 

@@ -16,8 +16,8 @@ import pytest
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
 from velodrome.data.cache import RemoteFile
-from velodrome.data.sets import cifar
-from velodrome.data.sets.cifar import RECORD, Cifar, read_records
+from velodrome.data.sources import cifar
+from velodrome.data.sources.cifar import RECORD, Cifar, read_records
 
 pytestmark = pytest.mark.unit
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue, pixels
-from velodrome.data.base import Description
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
-from velodrome.data.images.cached_set import ChosenRows
+from velodrome.data.images.photos import ChosenRows
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
+from velodrome.data.source import Description
 from velodrome.data.storage.store import open_store
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.classes import Classification
+from velodrome.tasks.supervised import Classification
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.base import DataError, Description
+from velodrome.data.base import DataError
 from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
 from velodrome.data.shards.index import INDEX, file_name
+from velodrome.data.source import Description
 from velodrome.data.storage import store as storage
 from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest

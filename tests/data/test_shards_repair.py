@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from velodrome.data import cache, catalogue
-from velodrome.data.base import DataError, Description
+from velodrome.data.base import DataError
 from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards import data_set as shards
 from velodrome.data.shards.data_set import ShardSet
 from velodrome.data.shards.write import write_shards
+from velodrome.data.source import Description
 from velodrome.data.storage.store import File, FolderStore, Staged, Store
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

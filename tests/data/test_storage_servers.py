@@ -14,10 +14,11 @@ import hdfs as hdfs_server
 import s3 as s3_server
 
 from velodrome.data import cache, catalogue
-from velodrome.data.base import DataError, Description
+from velodrome.data.base import DataError
 from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards
+from velodrome.data.source import Description
 from velodrome.data.storage import remote
 from velodrome.data.storage.store import File, StorageError, open_store
 from velodrome.errors import BadRequest

@@ -15,7 +15,7 @@ import pytest
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
 from velodrome.data.catalogue import load_text
-from velodrome.data.sets import treebank
+from velodrome.data.sources import treebank
 from velodrome.data.storage.trees import FolderTree
 from velodrome.data.text import numbered, vocabulary_of
 from velodrome.errors import BadRequest
@@ -47,14 +47,14 @@ def test_numbers_are_places_and_lines_end():
 @pytest.fixture
 def small_treebank(monkeypatch):
     """The same code with short texts in place of the published ones, which may not be passed on."""
-    files = {
-        part: replace(
-            treebank.FILES[part], bytes=len(text), gz_bytes=len(text), sha256=hashlib.sha256(text).hexdigest(),
-            crc32=zlib.crc32(text),
+    (published,) = treebank.DATA_SETS
+    files = tuple(
+        replace(
+            file, bytes=len(text), gz_bytes=len(text), sha256=hashlib.sha256(text).hexdigest(), crc32=zlib.crc32(text)
         )
-        for part, text in TEXTS.items()
-    }
-    monkeypatch.setattr(treebank, "FILES", files)
+        for file, text in zip(published.files, TEXTS.values(), strict=True)
+    )
+    monkeypatch.setitem(catalogue._ours().data_sets, "ptb", replace(published, files=files))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 

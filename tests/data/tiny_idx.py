@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from velodrome.data.cache import RemoteFile
-from velodrome.data.sets.idx import IdxDataSet
+from velodrome.data.sources.published import IdxDataSet
 
 NAMES = (
     "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
@@ -52,8 +52,9 @@ def data_set(
     made = arrays(examples, side, classes)
     files = tuple(remote(name, idx(array)) for name, array in zip(NAMES, made, strict=True))
     return IdxDataSet(
-        name=name, title=name, licence="none", homepage="", files=files,  # type: ignore[arg-type]
-        publishers=publishers, system=system, examples=examples, test=examples // 2, side=side, classes=classes,
+        name=name, title=name, licence="none", homepage="", files=files,
+        publishers=publishers, system=system, examples=examples, test=examples // 2, side=side,
+        class_names=tuple(map(str, range(classes))),
     )
 
 
@@ -61,7 +62,7 @@ def write_mirror(folder: Path, made: IdxDataSet | None = None) -> Path:
     """The four files under `<folder>/tiny/`, or under the name of the data set; the folder again."""
     made = made or data_set()
     (folder / made.name).mkdir(parents=True)
-    for name, array in zip(NAMES, arrays(made.examples, made.side, made.classes), strict=True):
+    for name, array in zip(NAMES, arrays(made.examples, made.side, len(made.class_names)), strict=True):
         (folder / made.name / name).write_bytes(gzip.compress(idx(array), mtime=0))
     return folder
 

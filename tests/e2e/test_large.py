@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.data.base import Description
 from velodrome.data.examples import image_part, image_set
 from velodrome.data.shards.write import write_shards
+from velodrome.data.source import Description
 from velodrome.data.storage.store import open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.usefixtures("no_strays")]

@@ -14,9 +14,9 @@ from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.compare import compare
 from velodrome.judge.margins import Margins
 from velodrome.judge.objective import ask
-from velodrome.tasks.classes import Classification
 from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.supervised import Classification
 
 pytestmark = pytest.mark.unit
 ACCURACY = Classification().metric

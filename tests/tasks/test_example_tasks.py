@@ -20,10 +20,9 @@ from velodrome.data.examples import (
 )
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.classes import Binary, Classification, MultiLabel, roc_auc
 from velodrome.tasks.examples import check_stream
-from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import in_order
+from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression, roc_auc
 
 pytestmark = pytest.mark.unit
 

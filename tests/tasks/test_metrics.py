@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.tasks.classes import Classification
 from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.supervised import Classification
 
 pytestmark = pytest.mark.unit
 

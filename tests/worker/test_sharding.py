@@ -11,9 +11,9 @@ import pytest
 
 from velodrome.catalog.world import Member, World
 from velodrome.clusters import preflight
-from velodrome.data.base import Description
 from velodrome.data.examples import ExamplePart, image_part, image_set
 from velodrome.data.shards.write import write_shards
+from velodrome.data.source import Description
 from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data import catalogue
-from velodrome.data.base import BadData, Description, Progress
+from velodrome.data.base import BadData, Progress
 from velodrome.data.fetch import using_mirror
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError
 
 if TYPE_CHECKING:

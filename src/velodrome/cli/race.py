@@ -207,7 +207,7 @@ def command(
             asked, called, runs, on=target if on is not None or place else None, warm=warm,
             complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
-            measure=measure, note=lambda text: error_console.print(text, highlight=False),
+            measure=measure, note=lambda text: error_console.print(text, highlight=False, soft_wrap=True, markup=False),
         )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:

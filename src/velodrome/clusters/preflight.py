@@ -16,8 +16,8 @@ from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses
 from velodrome.clusters import environments
 from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
-from velodrome.data.base import Description
-from velodrome.data.own.user_code import refuse_standard
+from velodrome.data.own.names import refuse_standard
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.faults import parse_fault, process_names
 from velodrome.job.job import Job, Target

@@ -6,18 +6,15 @@ before examples are asked for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Literal
 
 from velodrome import machine
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.files import sha256_of
 from velodrome.printable import shown
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ArrayField, ExampleSet
-    from velodrome.data.text import Text
 
 #: Called while files come in: bytes so far, bytes in all, and what they are.
 Progress = Callable[[int, int, str], None]
@@ -31,58 +28,6 @@ class DataError(VelodromeError):
 
 
 @dataclass(frozen=True)
-class Description:
-    """What is known of a data set without loading it, for a given share of validation examples.
-
-    Counts, shape and classes are None where they are known only after loading.
-    """
-
-    name: str
-    title: str
-    licence: str
-    homepage: str
-    #: Examples; of a text, its words with one `<eos>` a line.
-    train: int | None
-    validation: int | None
-    test: int | None
-    #: Of images, height, width, channels; of arrays, the shape of the only input; None for a text.
-    input_shape: tuple[int, ...] | None
-    #: Of a text, the words of its vocabulary; of a matrix of labels, its columns.
-    classes: int | None
-    kind: Literal["images", "text", "arrays"] = "images"
-    #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
-    bytes: int | None = None
-    class_names: tuple[str, ...] = ()
-    #: What was left out or changed when it was prepared, as sentences.
-    notes: tuple[str, ...] = ()
-    #: Files that the training part lies in; 0 for data that does not lie in files of examples.
-    files: int = 0
-    #: Of arrays: every input and target, and the task that the targets imply; empty where only loading shows them.
-    inputs: tuple[ArrayField, ...] = ()
-    targets: tuple[ArrayField, ...] = ()
-    task: str | None = None
-
-    @property
-    def shape(self) -> str:
-        """`28×28×1`, `words` of a text, `age 1, photo 8×8×1` of several inputs, or `?` if only loading shows it."""
-        if len(self.inputs) > 1:
-            return ", ".join(f"{one.name} {_times(one.shape)}" for one in self.inputs)
-        return _times(self.input_shape) if self.input_shape else "words" if self.kind == "text" else "?"
-
-    @property
-    def example_bytes(self) -> int:
-        """What one example takes in memory; 0 where it is not known."""
-        if self.inputs or self.targets:
-            return sum(one.bytes for one in (*self.inputs, *self.targets))
-        return math.prod(self.input_shape) if self.input_shape else 0
-
-    @property
-    def counted_when_prepared(self) -> bool:
-        """Whether preparing it counts its examples: words must be read to be counted, and user code is not run."""
-        return self.kind == "text"
-
-
-@dataclass(frozen=True)
 class Checked:
     """The result of `velodrome data verify` for one stored file."""
 
@@ -93,65 +38,11 @@ class Checked:
     #: Whether `velodrome data prepare` repairs it.
     by_prepare: bool = True
 
-
-class Entry(Protocol):
-    """Any data set, by name."""
-
-    @property
-    def name(self) -> str: ...
-
-    def describe(self, validation: float) -> Description: ...
-
-    def prepare(self, progress: Progress | None) -> None:
-        """Bring everything to this machine that loading reads."""
-
-
-@runtime_checkable
-class DataSet(Entry, Protocol):
-    """Examples with targets: images with labels, or arrays of anything."""
-
-    def load(self, seed: int, validation: float) -> ExampleSet: ...
-
-
-@runtime_checkable
-class ArraySet(DataSet, Protocol):
-    """Arrays, of which a look at their description shows what is to be learned."""
-
-    def implied_task(self) -> str | None:
-        """The task that the targets are for, if it is known without loading: see `arrays.implied_task`."""
-
-
-@runtime_checkable
-class FileSet(DataSet, Protocol):
-    """Images in files, of which a worker may load only its own."""
-
-    def files(self) -> tuple[int, ...]:
-        """Examples of each training file."""
-
-    def load_files(self, numbers: Sequence[int], validation: float) -> ExampleSet:
-        """Only these files of the training part, and the whole of the others."""
-
-
-@runtime_checkable
-class TextSet(Entry, Protocol):
-    """A text for the language model."""
-
-    def load_text(self) -> Text: ...
-
-
-@runtime_checkable
-class CachedSet(Protocol):
-    """A data set that knows which of its files are stored on this machine."""
-
-    def is_here(self) -> bool:
-        """Whether loading would fetch nothing: a look at names and sizes, not at contents."""
-
-    def verify(self) -> Sequence[Checked]:
-        """Read everything that is stored and compare it with its checksums."""
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape)) or "1"
+    @classmethod
+    def by_checksum(cls, path: Path, sha256: str) -> Checked:
+        if not path.exists():
+            return cls(str(path), "missing")
+        return cls(str(path), "ok" if sha256_of(path) == sha256 else "damaged")
 
 
 #: How many of each kind are named.
@@ -198,6 +89,11 @@ class Faults:
         for fault in faults:
             remedy, so_far, first = self._found.get(fault.what, (fault.remedy, 0, []))
             self._found[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
+
+    @property
+    def because(self) -> str:
+        """What was found, as the end of a sentence: `: images that cannot be read: 3 (…)`; empty if nothing was."""
+        return f": {'; '.join(map(str, self.found()))}" if self._found else ""
 
     def found(self) -> tuple[Fault, ...]:
         return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._found.items())

@@ -125,13 +125,13 @@ def _wait(lock: files.FileLock, data_set_folder: Path, watched: tuple[Path, ...]
 
 def _state(places: tuple[Path, ...]) -> _State:
     """What changes while a process writes there; blocks and time reveal progress in a file of its final size."""
-    found = set()
+    state = set()
     below = (Path(folder, name) for place in places for folder, _, names in os.walk(place) for name in (".", *names))
     for path in (*places, *below):
         with suppress(OSError):  # it may be gone already
             about = path.stat()
-            found.add((str(path), about.st_size, about.st_blocks, about.st_mtime_ns))
-    return frozenset(found)
+            state.add((str(path), about.st_size, about.st_blocks, about.st_mtime_ns))
+    return frozenset(state)
 
 
 #: Increased when arrays are made differently, so that old ones are rebuilt.
@@ -202,14 +202,14 @@ def keep(
 
     `also` is another folder that it writes to, so that waiting processes see its progress.
     """
-    if found := find(source, key):
-        return found
+    if kept := find(source, key):
+        return kept
     home = _home(source)
     _sweep(home)
     try:
         with exclusive(home, also):  # a process that waited here may find the work done
-            if found := find(source, key):
-                return found
+            if kept := find(source, key):
+                return kept
             for left in home.iterdir():  # earlier generations, and what a killed process left
                 if left.is_dir():
                     shutil.rmtree(left)
@@ -229,10 +229,10 @@ def keep(
             f"decoded data cannot be stored in {home} ({_reason(error)}): free some space, or set "
             "VELODROME_CACHE to a folder that can be written"
         ) from error
-    found = find(source, key)
-    if found is None:
+    kept = find(source, key)
+    if kept is None:
         raise DataError(f"{home} changes while it is read: see what else writes there")
-    return found
+    return kept
 
 
 def _reason(error: OSError) -> str:
@@ -259,15 +259,15 @@ def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[
 
 def sources(prefix: str) -> list[str]:
     """What arrays were made from, of all whose sources begin so."""
-    found = set()
+    names = set()
     for about in (folder() / "decoded").glob(f"*/*/{_ABOUT}"):
         try:
             source = files.read_json(about, _LARGEST_ABOUT)["source"]
         except (OSError, ValueError, KeyError, TypeError):
             continue  # arrays without metadata are never used
         if isinstance(source, str) and source.startswith(prefix):
-            found.add(source)
-    return sorted(found)
+            names.add(source)
+    return sorted(names)
 
 
 def verify(source: str) -> list[Checked]:

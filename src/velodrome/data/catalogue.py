@@ -1,65 +1,117 @@
-"""Finds data sets by name. A new data set is an entry in one of the modules listed here, or another module."""
+"""Finds data sets by name. A new data set, or a new kind of them, is a module of `velodrome.data.sources`, or one that
+another package offers as an entry point of the group `velodrome.sources`.
+
+Such a module may have `DATA_SETS`, sources with a name; `SCHEMES`, functions `(place, bad_data)` that return the source
+of `scheme:place`; and `FORMATS` of what `path:` names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING
 
+from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
-from velodrome.data.base import ArraySet, BadData, CachedSet, Checked, DataSet, Description, FileSet, Progress, TextSet
-from velodrome.data.images.cached_set import CachedImageSet
-from velodrome.data.own.functions import FunctionSet, ScriptData, is_function
+from velodrome.data import sources
+from velodrome.data.base import BadData, Checked, Progress
+from velodrome.data.own.names import PathFormat, check_exists, check_options, is_function, split_options
+from velodrome.data.source import Description, Source
+from velodrome.data.sources.functions import FunctionSet, ScriptData
 from velodrome.errors import BadRequest, VelodromeError, which_name
 
 if TYPE_CHECKING:
     from velodrome.data.examples import ExampleSet
     from velodrome.data.text import Text
 
-#: Each has a tuple `DATA_SETS`.
-MODULES = ("embedded", "idx", "cifar", "fruits", "products", "treebank")
-#: What comes before the colon, and the module whose `data_set(rest, bad_data)` handles what follows it.
-SCHEMES = {"path": "own.paths", "text": "own.text_folder", "shards": "shards.data_set"}
+#: What lists of data sets begin with.
+_FIRST = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar-10", "fruits", "fashion-products", "diabetes",
+          "breast-cancer", "ptb")
+#: Modules of other packages.
+_PLUGINS = Plugins("velodrome.sources", "source of data", ModuleType, {})
+#: The scheme of files and folders.
+_PATH = "path"
+
+
+class _Kinds:
+    """What some modules know: data sets by name, schemes, and formats of files and folders."""
+
+    def __init__(self, modules: Sequence[ModuleType]) -> None:
+        self.data_sets: dict[str, Source] = {
+            source.name: source for module in modules for source in vars(module).get("DATA_SETS", ())
+        }
+        self.schemes: dict[str, Callable[[str, BadData], Source]] = {
+            scheme: make for module in modules for scheme, make in vars(module).get("SCHEMES", {}).items()
+        }
+        self._formats: list[PathFormat] = [each for module in modules for each in vars(module).get("FORMATS", ())]
+
+    def source(self, name: str, bad_data: BadData) -> Source | None:
+        before, colon, rest = name.partition(":")
+        if name in self.data_sets:
+            return self.data_sets[name].with_bad_data(bad_data)
+        if colon and before in self.data_sets and (variant := self.data_sets[before].variant(rest)):
+            return variant.with_bad_data(bad_data)
+        if colon and before in self.schemes:
+            return self.schemes[before](rest, bad_data)
+        return self._at_path(name, rest, bad_data) if colon and before == _PATH else None
+
+    def _at_path(self, name: str, rest: str, bad_data: BadData) -> Source | None:
+        path, options = split_options(rest)
+        check_exists(name, path)
+        for each in self._formats:
+            if each.takes(path, options):
+                check_options(name, options, each.options)
+                return each.source(name, path, options, bad_data)
+        return None
 
 
 @cache
-def _data_sets() -> dict[str, DataSet | TextSet]:
-    modules = [import_module(f"velodrome.data.sets.{name}") for name in MODULES]
-    return {data_set.name: data_set for module in modules for data_set in module.DATA_SETS}
+def _ours() -> _Kinds:
+    return _Kinds([import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)])
+
+
+@cache
+def _added() -> _Kinds:
+    """Those of other packages. Looking for them takes time, so they are asked last."""
+    return _Kinds(_PLUGINS.all())
+
+
+def _data_sets() -> dict[str, Source]:
+    every = {**_ours().data_sets, **_added().data_sets}
+    return {name: every[name] for name in (*_FIRST, *(name for name in every if name not in _FIRST))}
 
 
 def names() -> list[str]:
     return list(_data_sets())
 
 
-def data_set(name: str, bad_data: BadData = "fail") -> DataSet | TextSet:
-    """The data set of a name: one of the catalogue, `name:variant` of one, or `scheme:place`."""
-    known = _data_sets()
-    if name in known:
-        return _with_policy(known[name], bad_data)
+def schemes() -> list[str]:
+    """What comes before the colon in names of the user's own data."""
+    return [_PATH, *sorted(_ours().schemes, reverse=True), *_added().schemes]
+
+
+def data_set(name: str, bad_data: BadData = "fail") -> Source:
+    """The data set of a name: one of the catalogue, `name:variant` of one, `scheme:place`, or `module:function`."""
     if name == OF_SCRIPT:
-        return ScriptData(name)  # type: ignore[return-value]  # it has nothing to load
-    before, colon, rest = name.partition(":")
-    if colon and before in known and hasattr(known[before], "variant"):
-        found: DataSet | TextSet = known[before].variant(rest)  # type: ignore[union-attr]
-        return _with_policy(found, bad_data)
-    if colon and before in SCHEMES:
-        answered: DataSet | TextSet = import_module(f"velodrome.data.{SCHEMES[before]}").data_set(rest, bad_data)
-        return answered
+        return ScriptData(name)
+    if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
+        return source
+    before, colon, _ = name.partition(":")
+    if colon and before == _PATH:
+        raise BadRequest(
+            f"--dataset {name!r}: give a folder with a folder a class, a .zip of it, a .csv or .parquet table, or an "
+            ".npz file"
+        )
     if is_function(name):
         return FunctionSet(name, bad_data)
     raise BadRequest(
-        f"no data set {name!r}: {which_name(before, known, 'velodrome data list')}"
-        + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in SCHEMES)} or module:function"
+        f"no data set {name!r}: {which_name(before, _data_sets(), 'velodrome data list')}"
+        + f", or name your own as {', '.join(f'{scheme}:PLACE' for scheme in schemes())} or module:function"
     )
-
-
-def _with_policy(found: DataSet | TextSet, bad_data: BadData) -> DataSet | TextSet:
-    """The data set with that policy for bad examples; only images that are decoded here can be bad."""
-    return replace(found, bad_data=bad_data) if isinstance(found, CachedImageSet) else found
 
 
 def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") -> Description:
@@ -70,8 +122,7 @@ def describe(name: str, *, validation: float = 0.1, bad_data: BadData = "fail") 
 def implied_task(name: str, *, bad_data: BadData = "fail") -> str | None:
     """The task that a data set is for, if its targets show it without loading; None for images, and if it is wrong."""
     with suppress(VelodromeError, OSError):  # what is wrong is reported by those who use it
-        found = data_set(name, bad_data)
-        return found.implied_task() if isinstance(found, ArraySet) else None
+        return data_set(name, bad_data).implied_task()
     return None
 
 
@@ -82,60 +133,48 @@ def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = 
 
 def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """The images, divided. Fetches what is missing; see `prepare`."""
+    return _images(name, load_examples(name, seed=seed, validation=validation, bad_data=bad_data))
 
-    found = load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
-    if found.kind == "images":
-        return found
+
+def _images(name: str, examples: ExampleSet) -> ExampleSet:
+    if examples.kind == "images":
+        return examples
     raise BadRequest(f"data set {name!r} is arrays and not images: choose a data set of images")
 
 
 def load_examples(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """The examples, divided: images with labels or arrays, as the data set has them."""
-    found = data_set(name, bad_data)
-    if isinstance(found, DataSet):
-        return found.load(seed, validation)
-    raise BadRequest(f"data set {name!r} is text, for a language model: choose a data set of images for this model")
+    return data_set(name, bad_data).load(seed, validation)
 
 
 def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """As `load`, for a single sequential pass over every part: images can only be sliced."""
-    found = data_set(name, bad_data)
-    if isinstance(found, CachedImageSet):
-        return found.load_mapped(seed, validation)
-    return load(name, seed=seed, validation=validation, bad_data=bad_data)
+    return _images(name, data_set(name, bad_data).load_mapped(seed, validation))
 
 
-def depends_on_seed(name: str) -> bool:
-    """Whether the examples themselves may be others for another seed, and not only their division."""
-    return isinstance(data_set(name), FunctionSet)
+def from_function(name: str) -> bool:
+    """Whether a function of the user's makes the examples, which may be others for another seed."""
+    return data_set(name).from_function
 
 
 def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
     """Examples of each file that the training part lies in; none for data that does not lie in files."""
-    found = data_set(name, bad_data)
-    return found.files() if isinstance(found, FileSet) else ()
+    return data_set(name, bad_data).file_sizes()
 
 
 def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> ExampleSet:
     """Only these files of the training part, and the whole of the others."""
-    found = data_set(name, bad_data)
-    if isinstance(found, FileSet):
-        return found.load_files(numbers, validation)
-    raise BadRequest(f"data set {name!r} does not lie in files: `velodrome data shard` makes some")
+    return data_set(name, bad_data).load_files(numbers, validation)
 
 
 def load_text(name: str, *, bad_data: BadData = "fail") -> Text:
     """A text as numbers of words. Fetches what is missing; see `prepare`."""
-    found = data_set(name, bad_data)
-    if isinstance(found, TextSet):
-        return found.load_text()
-    raise BadRequest(f"data set {name!r} is images: a language model needs text, such as 'ptb'")
+    return data_set(name, bad_data).load_text()
 
 
 def is_here(name: str, *, bad_data: BadData = "fail") -> bool:
     """Whether loading a data set would fetch nothing."""
-    found = data_set(name, bad_data)
-    return not isinstance(found, CachedSet) or found.is_here()
+    return data_set(name, bad_data).is_here()
 
 
 def prepare_own(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
@@ -147,16 +186,9 @@ def prepare_own(name: str, progress: Progress | None = None, *, bad_data: BadDat
 
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
-    found = data_set(name, bad_data)
-    if isinstance(found, CachedSet):
-        return found.verify()
-    raise BadRequest(f"data set {name!r} cannot be verified: nothing is stored of what a function returns")
+    return data_set(name, bad_data).verify()
 
 
 def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
     """Remove damaged decoded data of a data set, so that `prepare` rebuilds it."""
-    found = data_set(name, bad_data)
-    if hasattr(found, "forget_damaged"):
-        found.forget_damaged()
-    elif hasattr(found, "forget") and any(checked.state == "damaged" for checked in verify(name, bad_data=bad_data)):
-        found.forget()
+    data_set(name, bad_data).forget_damaged()

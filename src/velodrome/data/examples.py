@@ -171,11 +171,10 @@ class ComputedPart(ExamplePart):
 
 
 @dataclass(frozen=True)
-class ChangedTargets(ComputedPart):
-    """A computed part with other targets."""
+class DerivedPart(ComputedPart):
+    """What is computed from another part, example by example."""
 
     part: ExamplePart = field(default_factory=lambda: ExamplePart({}, {}))
-    change: Change = dict
 
     def __len__(self) -> int:
         return len(self.part)
@@ -186,7 +185,18 @@ class ChangedTargets(ComputedPart):
 
     @property
     def target_fields(self) -> tuple[ArrayField, ...]:
-        empty = {one.name: np.zeros((0, *one.shape), one.dtype) for one in self.part.target_fields}
+        return self.part.target_fields
+
+
+@dataclass(frozen=True)
+class ChangedTargets(DerivedPart):
+    """A computed part with other targets."""
+
+    change: Change = dict
+
+    @property
+    def target_fields(self) -> tuple[ArrayField, ...]:
+        empty = {column.name: np.zeros((0, *column.shape), column.dtype) for column in self.part.target_fields}
         return fields_of(self.change(empty))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
@@ -255,7 +265,7 @@ class ExampleSet:
     @property
     def input_shape(self) -> Any:
         """The shape of the only input, or of each by name; images are (height, width, channels)."""
-        shapes = {one.name: one.shape for one in self.inputs}
+        shapes = {column.name: column.shape for column in self.inputs}
         return next(iter(shapes.values())) if len(shapes) == 1 else shapes
 
     @property
@@ -305,6 +315,6 @@ def _rows(arrays: Named, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
 def implied_task(targets: Iterable[ArrayField]) -> str:
     """The task that targets are for: fractions are predicted, whole numbers are classes, a matrix of them is labels."""
     fields = tuple(targets)
-    if any(not one.is_whole for one in fields):
+    if any(not column.is_whole for column in fields):
         return "regression"
     return "classification" if len(fields) == 1 and not fields[0].shape else "multi-label"

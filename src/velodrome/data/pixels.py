@@ -53,9 +53,9 @@ class PixelTransform:
 
 def transform_of(form: str, data: ExampleSet) -> PixelTransform:
     """The transform of images for `--pixels`; `auto` is `unit`, because nothing is known of the model here."""
-    found = transform_of_arrays(form, data)
-    assert found is not None, "images are bytes"
-    return found
+    transform = transform_of_arrays(form, data)
+    assert transform is not None, "images are bytes"
+    return transform
 
 
 def transform_of_arrays(form: str, data: ExampleSet) -> PixelTransform | None:
@@ -73,11 +73,11 @@ def transform_of_arrays(form: str, data: ExampleSet) -> PixelTransform | None:
 
 def _transform(form: str, scale: float, statistics: Callable[[], ChannelStatistics]) -> PixelTransform:
     if form == "standardize":
-        found = statistics()
+        measured = statistics()
         # A channel that is the same everywhere becomes zero.
-        spread = [deviation or 1.0 for deviation in found.deviation]
+        spread = [deviation or 1.0 for deviation in measured.deviation]
         factor = tuple(1 / deviation for deviation in spread)
-        offset = tuple(-mean / deviation for mean, deviation in zip(found.mean, spread, strict=True))
+        offset = tuple(-mean / deviation for mean, deviation in zip(measured.mean, spread, strict=True))
         return PixelTransform("standardize", factor, offset)
     if form == "byte":
         return PixelTransform("byte", (scale * _BRIGHTEST,), (0.0,))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.examples import ExamplePart
-
 TRAIN, VALIDATION, TEST = 0, 1, 2
 #: What a part of the user's own data may be called, in small letters.
 PART_NAMES: Mapping[str, int] = {
@@ -68,14 +66,6 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, purpose: int) -
     return marked
 
 
-def split_images(part: ExamplePart, marked: NDArray[np.bool_]) -> tuple[ExamplePart, ExamplePart]:
-    """The images that are not marked, and those that are, each in their order."""
-    from velodrome.data.examples import image_part
-
-    rest, chosen = (image_part(part.images[rows], part.labels[rows]) for rows in (~marked, marked))
-    return rest, chosen
-
-
 def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, int]:
     """How many examples training, validation and test have after `divide`, given those of each part."""
     train, validated, test = parts
@@ -105,6 +95,13 @@ def divide(
     if not len(validated):
         train, validated = draw(train, held_out(len(train), validation), VALIDATION_DRAW)
     return train, validated, test
+
+
+def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:
+    """A sentence if another share for validation was asked for than data with a validation set of its own has."""
+    if not parts[VALIDATION] or validation == DEFAULT_VALIDATION:
+        return ()
+    return (f"--validation {validation:g} is not used: {name!r} has a validation set of its own",)
 
 
 def _drawn_for_test(train: int) -> int:

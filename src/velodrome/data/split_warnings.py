@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +33,25 @@ def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
     return _numbers(np.ascontiguousarray(images[row]).data for row in range(images.shape[0]))
 
 
-def fingerprints_of_file(path: Path, rows: NDArray[np.int64]) -> Fingerprints:
-    """The same for rows of an `.npy` file of bytes, which may be larger than memory."""
-    with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, _ = read_header(file)
-        start, size = file.tell(), math.prod(shape[1:])
+def fingerprints_of_files(paths: Sequence[Path], rows: NDArray[np.int64]) -> Fingerprints:
+    """A number for each of these rows of several `.npy` files, which may be larger than memory: equal where all are."""
+    with ExitStack() as stack:
+        readers = [_row_reader(stack.enter_context(path.open("rb"))) for path in paths]
+        return _numbers(b"".join(read(row) for read in readers) for row in rows.tolist())
 
-        def image(row: int) -> bytes:
-            file.seek(start + row * size)
-            return file.read(size)
 
-        return _numbers(map(image, rows.tolist()))
+def _row_reader(file: IO[bytes]) -> Callable[[int], bytes]:
+    """Reads the bytes of a row of an `.npy` file."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    start, size = file.tell(), math.prod(shape[1:]) * dtype.itemsize
+
+    def read(row: int) -> bytes:
+        file.seek(start + row * size)
+        return file.read(size)
+
+    return read
 
 
 def row_fingerprints(inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> Fingerprints:
@@ -57,14 +64,35 @@ def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
     return np.frombuffer(b"".join(sums), np.uint64)
 
 
-def with_split_warnings(splits: ExampleSet, prints: Sequence[Fingerprints] | None) -> ExampleSet:
-    """The splits with notes about them; `prints` are those of training, validation and test."""
-    labels = [part.labels for part in (splits.train, splits.validation, splits.test)]
-    found = splits.overlaps if prints is None else tuple(_overlaps(prints, labels, "images", "pixel by pixel"))
-    names = splits.class_names or range(splits.class_count)
-    untested = _untested(labels, names, all_files=not splits.own_files)
-    content = splits.content if prints is None else content_of(prints, labels)
-    return replace(splits, notes=(*splits.notes, *found, *untested), overlaps=found, content=content)
+def with_split_warnings(
+    data: ExampleSet, prints: Sequence[Fingerprints] | None, noun: str = "images",
+    targets: Sequence[NDArray[Any]] | None = None,
+) -> ExampleSet:
+    """The data with notes about its division.
+
+    `prints` are those of training, validation and test; without them, what is known of overlaps is kept. `targets` are
+    those of the parts as they were given, where they are not the labels. `noun` says what examples are called.
+    """
+    labels = None
+    if data.classes is not None and all(part.targets and values.ndim == 1 for part in data.parts
+                                        for values in part.targets.values()):
+        labels = [next(iter(part.targets.values())) for part in data.parts]
+    overlaps, content = data.overlaps, data.content
+    if prints is not None:
+        overlaps = tuple(_overlaps(prints, labels, noun)) if _mostly_differ(prints[0], noun) else ()
+        content = content_of(prints, targets or labels or ())
+    untested = [] if labels is None else _untested(
+        labels, data.class_names or range(data.class_count), all_files=not data.own_files
+    )
+    return replace(
+        data, notes=(*data.notes, *overlaps, *untested), content=content,
+        overlaps=overlaps if data.kind == "images" else (),
+    )
+
+
+def _mostly_differ(prints: Fingerprints, noun: str) -> bool:
+    """Whether it is worth telling which of the examples to train on are the same: of images, always."""
+    return noun == "images" or len(np.unique(prints)) > _MOSTLY_DIFFERENT * len(prints)
 
 
 def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
@@ -80,47 +108,33 @@ def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
     """A number for each row of targets, which depends on all of its numbers."""
     rows = targets.reshape(len(targets), math.prod(targets.shape[1:]))
     bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
-    found = np.zeros(len(rows), np.uint64)
+    numbers = np.zeros(len(rows), np.uint64)
     for column in bits.T:
-        found = found * _ODD + column + np.uint64(1)
-    return found * _ODD
-
-
-def with_row_warnings(
-    arrays: ExampleSet, prints: Sequence[Fingerprints], noun: str, targets: Sequence[NDArray[Any]]
-) -> ExampleSet:
-    """The same for examples that are arrays or rows of a table; `targets` are those of the parts as they were given."""
-    labels = None
-    if arrays.classes is not None and all(targets.ndim == 1 for targets in arrays.train.targets.values()):
-        labels = [next(iter(part.targets.values())) for part in (arrays.train, arrays.validation, arrays.test)]
-    found = []
-    if len(np.unique(prints[0])) > _MOSTLY_DIFFERENT * len(prints[0]):
-        found += _overlaps(prints, labels, noun, "number by number")
-    if labels is not None:
-        found += _untested(labels, arrays.class_names or range(arrays.classes or 0), all_files=True)
-    return replace(arrays, notes=(*arrays.notes, *found), content=content_of(prints, targets))
+        numbers = numbers * _ODD + column + np.uint64(1)
+    return numbers * _ODD
 
 
 def _overlaps(
-    prints: Sequence[Fingerprints], labels: Sequence[NDArray[Any]] | None, noun: str, how: str
+    prints: Sequence[Fingerprints], labels: Sequence[NDArray[Any]] | None, noun: str
 ) -> list[str]:
     """Examples that are in two parts, and examples with several labels."""
     every = np.concatenate(prints)
     if len(np.unique(every)) == len(every):
         return []
     train, validation, test = prints
-    found = []
+    how = "pixel by pixel" if noun == "images" else "number by number"
+    notes = []
     for name, part, other, where in (
         ("test", test, train, "training"), ("validation", validation, train, "training"),
         ("test", test, validation, "validation"),
     ):
         if twice := int(np.isin(part, other).sum()):
-            found.append(
+            notes.append(
                 f"{twice:,} of {len(part):,} {name} {noun} {'is' if twice == 1 else 'are'} also in the {where} set, "
                 f"{how}: remove duplicates from one of the two, or {name} results look better than they are"
             )
     if labels is None:
-        return found
+        return notes
     marks = np.concatenate(list(labels))
     order = np.lexsort((marks, every))
     differ = (every[order][1:] == every[order][:-1]) & (marks[order][1:] != marks[order][:-1])
@@ -128,16 +142,16 @@ def _overlaps(
     if len(doubtful):
         examples = int(np.isin(every, doubtful).sum())
         one = len(doubtful) == 1
-        found.append(
+        notes.append(
             f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
             f"{examples:,} examples: at most one label of each can be right"
         )
-    return found
+    return notes
 
 
 def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all_files: bool) -> list[str]:
     """Classes without test examples, and those that the division left without training examples."""
-    found = []
+    notes = []
     train, _, test = labels
     for name, part, effect in (
         ("test", test, "test results say nothing about them"),
@@ -149,5 +163,5 @@ def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all
         if missing:
             names = ", ".join(shown(known[place]) for place in missing[:_NAMED])
             more = f", and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
-            found.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
-    return found
+            notes.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
+    return notes

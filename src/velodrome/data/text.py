@@ -73,7 +73,7 @@ def numbered(lines: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> NDArr
     places = {word: place for place, word in enumerate(vocabulary)}
     end, unknown = places[EOS], places.get(UNKNOWN, -1)
     rows = chain.from_iterable(chain((places.get(word, unknown) for word in line), (end,)) for line in lines)
-    found = np.fromiter(rows, np.int32)
-    if (found < 0).any():
+    numbers = np.fromiter(rows, np.int32)
+    if (numbers < 0).any():
         raise ValueError("a word is neither in the vocabulary nor is there a place for unknown ones")
-    return found
+    return numbers

@@ -247,7 +247,7 @@ def local_type() -> str:
 def label_of(dataset: str) -> str:
     """The label that is learned: the variant of a data set or its name, in letters and digits only."""
     before, colon, rest = dataset.partition(":")
-    last = rest.rstrip("/").rpartition("/")[2] if colon and before in catalogue.SCHEMES else rest
+    last = rest.rstrip("/").rpartition("/")[2] if colon and before in catalogue.schemes() else rest
     word = _LABELS.get(last or before, last or before)
     parts: list[str] = re.findall(r"[A-Za-z0-9]+", word) or ["data"]
     head, *tail = parts

@@ -23,8 +23,7 @@ from velodrome.catalog.models import is_own
 from velodrome.clusters import definitions
 from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
-from velodrome.data.own.functions import FunctionSet
-from velodrome.data.own.user_code import file_of_module, is_installed, users_roots
+from velodrome.data.own.names import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 
@@ -133,7 +132,7 @@ def _module_file(name: str) -> Path | None:
 
 def _is_function(dataset: str) -> bool:
     with suppress(VelodromeError):
-        return isinstance(catalogue.data_set(dataset), FunctionSet)
+        return catalogue.from_function(dataset)
     return False
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome import files
-from velodrome.data.own.npz import NpzArray, npz_arrays
+from velodrome.data.sources.npz import NpzArray, npz_arrays
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
 from velodrome.printable import shown

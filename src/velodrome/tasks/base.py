@@ -20,7 +20,7 @@ from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
 
 if TYPE_CHECKING:
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
     from velodrome.tasks.counts import Counts
 
 Better = Literal["more", "less"]
@@ -183,10 +183,10 @@ class Task(ABC):
     def check_engine(self, engine: Engine) -> None:
         """Refuse an engine that has no implementation of this task."""
         try:
-            found = find_spec(self.module(engine.tasks_of or engine.name))
+            module = find_spec(self.module(engine.tasks_of or engine.name))
         except ModuleNotFoundError:
-            found = None
-        if found is None and self.name not in engine.tasks:
+            module = None
+        if module is None and self.name not in engine.tasks:
             framework = f" with --framework {engine.framework}" if engine.framework else ""
             raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
                              "another engine")

@@ -63,7 +63,7 @@ def decode(text: str, count: int) -> CorrectnessBits:
 def fingerprint(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
     """Equal for equal examples in the same order; made of all labels and some images."""
     sample = np.unique(np.linspace(0, len(labels) - 1, _SAMPLED).astype(np.int64))
-    found = hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes())
+    digest = hashlib.sha256(np.ascontiguousarray(labels, "<i8").tobytes())
     for place in sample:
-        found.update(np.ascontiguousarray(images[place]).tobytes())
-    return found.hexdigest()[:16]
+        digest.update(np.ascontiguousarray(images[place]).tobytes())
+    return digest.hexdigest()[:16]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.base import Description
     from velodrome.data.examples import ExampleSet
+    from velodrome.data.source import Description
     from velodrome.tasks.schedule import Schedule
 
 

@@ -15,7 +15,7 @@ from velodrome.job.resolve import batch_of_step, replicas_of
 from velodrome.tasks.base import LOSS, Metric, Task, mean_loss
 
 if TYPE_CHECKING:
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
     from velodrome.data.text import Text
     from velodrome.tasks.counts import Counts
     from velodrome.tasks.schedule import TextSchedule
@@ -42,8 +42,8 @@ class LanguageModel(Task):
         return {"correct": 0, **super().fields(counts)}
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        found = super().summary(counts)
-        return found and {"perplexity": found["perplexity"], "accuracy": None, "correct": None, **found}
+        scores = super().summary(counts)
+        return scores and {"perplexity": scores["perplexity"], "accuracy": None, "correct": None, **scores}
 
     def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
         return {**super().history(**parts), **{f"{part}_accuracy": None for part in parts}}

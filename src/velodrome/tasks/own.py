@@ -109,31 +109,31 @@ class OwnTask(ExampleTask):
         total = counts["total"]
         means = {name: value / total for name, value in counts.items() if name not in _ALWAYS}
         plain = {name: value for name, value in counts.items() if name != "metrics"}
-        found = self.user.measure(plain) if hasattr(self.user, "measure") else means
-        if not isinstance(found, Mapping):
+        measured = self.user.measure(plain) if hasattr(self.user, "measure") else means
+        if not isinstance(measured, Mapping):
             raise BadRequest(
-                f"--task {self.name!r}: measure() returned {type(found).__name__!r}; return metrics by name"
+                f"--task {self.name!r}: measure() returned {type(measured).__name__!r}; return metrics by name"
             )
         loss = counts["loss_sum"]
-        values = {str(name): _number(self.name, name, value) for name, value in found.items()}
+        values = {str(name): _number(self.name, name, value) for name, value in measured.items()}
         values.setdefault("loss", _finite(None if loss is None else loss / total))
         # The one that decides comes first, so that events tell it without a definition.
         first = [name for name in self._better if name in values] or ["loss"]
         return {name: values[name] for name in dict.fromkeys([*first, *values])}
 
     def fields(self, counts: Counts) -> dict[str, Any]:
-        found: dict[str, Any] = super().fields(counts)
+        fields: dict[str, Any] = super().fields(counts)
         if not counts.total or self.user is None:
-            return found
+            return fields
         try:
-            measured = self._measure(found)
+            measured = self._measure(fields)
         except (ArithmeticError, ValueError) as error:
             # Plain Python raises where tensors have a number that is none: 1 / 0, math.exp(1000), math.log(0).
             if isinstance(error, ValueError) and "math domain" not in str(error):
                 raise
             measured = dict.fromkeys(one.name for one in self.metrics)
             measured["loss"] = _finite(counts.loss_sum / counts.total)
-        return {**found, "metrics": measured}
+        return {**fields, "metrics": measured}
 
     def definitions(self) -> list[dict[str, Any]]:
         return [
@@ -144,12 +144,12 @@ class OwnTask(ExampleTask):
     # -- where only events and results are known
 
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
-        found = counts.get("metrics")
-        if found is None:
-            found = self._measure(counts) if self.user is not None else {"loss": _finite(
+        measured = counts.get("metrics")
+        if measured is None:
+            measured = self._measure(counts) if self.user is not None else {"loss": _finite(
                 None if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
             )}
-        return dict(found)
+        return dict(measured)
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
         if not counts or not counts["total"]:
@@ -193,14 +193,14 @@ class OwnTask(ExampleTask):
 
 def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
     """The metrics that a result defines; those that cannot be read are left out."""
-    found = []
+    metrics = []
     for one in definitions:
         if isinstance(one.get("name"), str) and one.get("better") in ("more", "less"):
-            found.append(Metric(
+            metrics.append(Metric(
                 one["name"], one["better"], str(one.get("form", ".4g")), float(one.get("margin") or 0.0),
                 bool(one.get("relative_margin")),
             ))
-    return found
+    return metrics
 
 
 def _metric(name: str, better: str) -> Metric:

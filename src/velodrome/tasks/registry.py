@@ -17,14 +17,13 @@ from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.figures import less_is_better
 from velodrome.job.job import Job, Target
 from velodrome.tasks.base import Metric, Task
-from velodrome.tasks.classes import Binary, Classification, MultiLabel
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.own import OwnTask, metrics_of
-from velodrome.tasks.regression import Regression
+from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression
 
 if TYPE_CHECKING:
     from velodrome.catalog.base import Engine
-    from velodrome.data.base import Description
+    from velodrome.data.source import Description
 
 class Script(Task):
     """Takes figures as they were reported."""
@@ -52,9 +51,9 @@ class Script(Task):
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Script:
         """The task of a result, in which the first figure of its test decides: accuracy, if that was reported."""
-        found = cls()
-        found.metrics = found.metrics_of(result.get("test") or {}) or cls.metrics
-        return found
+        script = cls()
+        script.metrics = script.metrics_of(result.get("test") or {}) or cls.metrics
+        return script
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
         """`accuracy 0.9731`, or the first figure that was reported."""
@@ -160,11 +159,11 @@ def task_of_result(result: Mapping[str, Any]) -> Task:
 
 def deciding_metrics() -> list[Metric]:
     """The metric that decides for each task, each name once."""
-    return list({found.metric.name: found.metric for found in tasks()}.values())
+    return list({each.metric.name: each.metric for each in tasks()}.values())
 
 
 def check_metric(target: Target, own: Sequence[Task] = ()) -> None:
     """Refuse a target on a metric that no task has; `own` are tasks of the user's beside those of Velodrome."""
-    known = list(dict.fromkeys(metric.name for found in (*tasks(), *own) for metric in found.metrics))
+    known = list(dict.fromkeys(metric.name for each in (*tasks(), *own) for metric in each.metrics))
     if target.metric not in known:
         raise BadRequest(f"--target '{target}': no task has a metric {target.metric!r}; choose {' or '.join(known)}")

@@ -89,7 +89,7 @@ class Context:
         for note in (*data.notes, *data.caveats) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:
-            self.events.emit("data", **data.identity(), seeded=catalogue.depends_on_seed(self.job.dataset))
+            self.events.emit("data", **data.identity(), seeded=catalogue.from_function(self.job.dataset))
         return data
 
     @property

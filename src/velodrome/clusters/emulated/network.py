@@ -10,19 +10,15 @@ machine's own network is never touched.
 from __future__ import annotations
 
 import os
-import select
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from velodrome.clusters.emulated import EmulatedCluster, switch
+from velodrome.clusters.emulated import EmulatedCluster, programs
 from velodrome.clusters.emulated.limits import folder_prefix
-from velodrome.clusters.emulated.node import Gateway, Node, names_of_machine
+from velodrome.clusters.emulated.node import READY, Gateway, Helper, Node, names_of_machine
 from velodrome.errors import BadRequest, VelodromeError
 
 _SECONDS = 10.0
@@ -130,13 +126,12 @@ class UserSpace:
 
     def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
         self._cluster, self._ports = cluster, len(nodes)
-        words = [str(cluster.latency or 0.0), str(cluster.bandwidth or 0.0), *(str(node.pid) for node in nodes)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", switch.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+        self._switch = Helper(
+            programs.command("switch", cluster.latency or 0.0, cluster.bandwidth or 0.0, *(node.pid for node in nodes)),
+            "--on emulated: latency cannot be emulated",
         )
         try:
-            self._expect("ready")
+            self._switch.expect(READY, _SECONDS)
             for number, node in enumerate(nodes, 1):
                 self._set_up(number, node)
         except BaseException:
@@ -144,55 +139,27 @@ class UserSpace:
             raise
 
     def _set_up(self, number: int, node: Node) -> None:
-        node.run("ip", "link", "set", "eth0", "address", switch.hardware_address(number))
+        node.run("ip", "link", "set", "eth0", "address", programs.hardware_address(number))
         _set_up(node)
         for queue in queues(self._cluster, "eth0", latency=None):
             node.run(*queue)
 
     def add(self, node: Node) -> None:
-        self._command(f"add {node.pid}")
+        self._switch.tell(f"add {node.pid}", _SECONDS)
         self._ports += 1
         self._set_up(self._ports, node)
 
-    def _expect(self, word: str) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], _SECONDS)
-        if not readable or self._process.stdout.readline().decode().strip() != word:
-            self._process.kill()
-            reason = self._process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise VelodromeError(f"--on emulated: latency cannot be emulated: {reason or 'the switch does not answer'}")
-
-    def _command(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-        except OSError as error:
-            raise VelodromeError("--on emulated: the switch between the nodes is gone") from error
-        self._expect("done")
-
     def lead(self, seconds: float) -> None:
-        self._command(f"lead {seconds:.6f}")
+        self._switch.tell(f"lead {seconds:.6f}", _SECONDS)
 
     def cut(self, number: int) -> None:
-        self._command(f"cut {number}")
+        self._switch.tell(f"cut {number}", _SECONDS)
 
     def mend(self, number: int) -> None:
-        self._command(f"mend {number}")
+        self._switch.tell(f"mend {number}", _SECONDS)
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        self._switch.close()
 
 
 def _set_up(node: Node) -> None:
@@ -211,9 +178,9 @@ def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list
         found.append([*add, "root", "handle", "1:", "netem", "delay", f"{latency * 1e6:.0f}us", "limit", "100000"])
         parent = ["parent", "1:1"]
     if cluster.bandwidth is not None:
-        burst = max(16_000, int(cluster.bandwidth / 8 * switch.BURST))
+        burst = max(16_000, int(cluster.bandwidth / 8 * programs.BURST))
         found.append([*add, *parent, "handle", "10:", "tbf", "rate", f"{cluster.bandwidth:.0f}bit", "burst", str(burst),
-                      "latency", f"{switch.QUEUE * 1e3:.0f}ms"])
+                      "latency", f"{programs.QUEUE * 1e3:.0f}ms"])
     return found
 
 

@@ -12,21 +12,77 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from velodrome.clusters.emulated import relay
+from velodrome.clusters.emulated import programs
 from velodrome.data.storage.backends import REMOTE
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 
+#: What a helper prints first.
+READY = "ready"
 #: Both take milliseconds on an idle machine.
 _START_SECONDS, _RUN_SECONDS = 30.0, 30.0
 #: What a holder does: it takes its name, sees its own table of hosts, reports that it is there, and waits for the end.
 _HOLD = 'hostname "$1" && { [ -z "$2" ] || mount --bind "$2" /etc/hosts; } && echo ready && exec cat > /dev/null'
+
+
+class Helper:
+    """A process of the emulation: it prints a line when it is ready, and ends when its standard input closes."""
+
+    def __init__(self, words: Sequence[str], failed: str) -> None:
+        """`failed` begins the sentence if it does not do what it should."""
+        self._failed = failed
+        self._popen = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            cwd="/",
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def expect(self, word: str, seconds: float) -> None:
+        """Wait for a line; `VelodromeError` if it is another one or does not come in time."""
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        in_time = select.select([self._popen.stdout], [], [], seconds)[0]
+        if in_time and self._popen.stdout.readline() == f"{word}\n".encode():
+            return
+        self._popen.kill()
+        if in_time:
+            printed = self._popen.stderr.read().decode(errors="replace").strip()
+            reason = printed.rpartition("\n")[2] or "its process ended at once"
+        else:
+            what = "start" if word == READY else "answer"
+            reason = f"its process did not {what} within {seconds:g} s; is this machine busy?"
+        raise VelodromeError(f"{self._failed}: {reason}")
+
+    def tell(self, line: str, seconds: float) -> None:
+        """Send a line, and wait until it is done."""
+        assert self._popen.stdin is not None
+        try:
+            self._popen.stdin.write(f"{line}\n".encode())
+            self._popen.stdin.flush()
+        except OSError as error:
+            raise VelodromeError(f"{self._failed}: its process is gone") from error
+        self.expect("done", seconds)
+
+    def close(self) -> None:
+        assert self._popen.stdin is not None
+        with suppress(OSError):
+            self._popen.stdin.close()
+        try:
+            self._popen.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        for stream in (self._popen.stdout, self._popen.stderr):
+            if stream is not None:
+                stream.close()
 
 
 class Node:
@@ -34,21 +90,15 @@ class Node:
 
     def __init__(self, name: str, address: str, hosts: Path | None) -> None:
         self.name, self.address = name, address
-        self._holder = subprocess.Popen(
+        self._holder = Helper(
             ["unshare", "--net", "--uts", "--mount", "sh", "-c", _HOLD, "sh", name, str(hosts or "")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd="/",
+            f"{name} cannot be emulated",
         )
+        self.close = self._holder.close
 
     def wait_until_ready(self) -> None:
         """Wait for the first process; `VelodromeError` if it fails or does not come in time."""
-        assert self._holder.stdout is not None
-        assert self._holder.stderr is not None
-        if not select.select([self._holder.stdout], [], [], _START_SECONDS)[0]:
-            raise VelodromeError(f"{self.name} cannot be emulated: its first process did not start within "
-                                 f"{_START_SECONDS:g} s; is this machine busy?")
-        if self._holder.stdout.readline() != b"ready\n":
-            reason = self._holder.stderr.read().decode(errors="replace").strip()
-            raise VelodromeError(f"{self.name} cannot be emulated: {reason or 'its first process ended at once'}")
+        self._holder.expect(READY, _START_SECONDS)
 
     def enter(self, words: Sequence[str]) -> list[str]:
         """A command that runs inside the node, as the process that starts it."""
@@ -72,19 +122,6 @@ class Node:
             else:
                 found["in"], found["out"] = found["in"] + received, found["out"] + sent
         return found
-
-    def close(self) -> None:
-        assert self._holder.stdin is not None
-        with suppress(OSError):
-            self._holder.stdin.close()
-        try:
-            self._holder.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._holder.kill()
-            self._holder.wait()
-        for stream in (self._holder.stdout, self._holder.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def _run(words: Sequence[str]) -> None:
@@ -134,42 +171,18 @@ class Gateway:
     """A namespace among the nodes, and the relay that listens in it."""
 
     def __init__(self, node: Node, network: str) -> None:
-        self.node = node
-        words = ["iptables", "-w", "5", "-t", "nat", "-A", "PREROUTING", "-i", "eth0", "!", "-d", network, "-p", "tcp",
-                 "-j", "REDIRECT", "--to-ports", str(relay.PORT)]
-        node.run(*words)
-        self._relay = subprocess.Popen(
-            [sys.executable, "-I", "-S", relay.__file__, str(node.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, cwd="/",
-        )
+        node.run("iptables", "-w", "5", "-t", "nat", "-A", "PREROUTING", "-i", "eth0", "!", "-d", network, "-p", "tcp",
+                 "-j", "REDIRECT", "--to-ports", str(programs.PORT))
+        self._relay = Helper(programs.command("relay", node.pid), "--on emulated: nodes cannot reach storage")
         try:
-            self._wait_until_ready()
+            self._relay.expect(READY, _SECONDS)
         except BaseException:
             self.close()
             raise
 
-    def _wait_until_ready(self) -> None:
-        assert self._relay.stdout is not None
-        assert self._relay.stderr is not None
-        readable, _, _ = select.select([self._relay.stdout], [], [], _SECONDS)
-        if not readable or self._relay.stdout.readline() != b"ready\n":
-            self._relay.kill()
-            reason = self._relay.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise VelodromeError(f"--on emulated: nodes cannot reach storage: {reason or 'the relay does not answer'}")
-
     def close(self) -> None:
         """End the relay; the namespace is closed by whoever made it."""
-        assert self._relay.stdin is not None
-        with suppress(OSError):
-            self._relay.stdin.close()
-        try:
-            self._relay.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._relay.kill()
-            self._relay.wait()
-        for stream in (self._relay.stdout, self._relay.stderr):
-            if stream is not None:
-                stream.close()
+        self._relay.close()
 
 
 def names_of_machine(table: Path = Path("/etc/hosts")) -> str:

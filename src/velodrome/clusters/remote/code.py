@@ -13,15 +13,17 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from pathspec import GitIgnoreSpec
+
 from velodrome.catalog.models import is_own
 from velodrome.clusters.remote import MEBIBYTE
-from velodrome.data.own.functions import is_function
+from velodrome.data.own.names import is_function
 from velodrome.errors import BadRequest
 from velodrome.files import read_bytes
 from velodrome.job.job import Job
@@ -37,7 +39,7 @@ _LARGEST_SOURCE = 8 << 20
 #: Files of the code, and folders within folders; data that lies beside it may have more of both.
 _MOST_FILES, _DEEPEST = 100_000, 64
 #: A pattern of `.gitignore`, and the folder of that file.
-Rule = tuple[Path, str]
+Rule = tuple[Path, GitIgnoreSpec]
 
 
 @dataclass(frozen=True)
@@ -207,10 +209,14 @@ def _listed_by_git(folder: Path) -> list[Path] | None:
 
 
 def _rules(folder: Path) -> list[Rule]:
-    """The simple patterns of a folder's `.gitignore`."""
+    """The patterns of a folder's `.gitignore` as Git reads them; lines that are no pattern are left out."""
     file = folder / ".gitignore"
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    return [(folder, line.strip()) for line in lines if line.strip() and not line.startswith("#")]
+    rules: list[Rule] = []
+    for line in lines:
+        with suppress(ValueError):
+            rules.append((folder, GitIgnoreSpec.from_lines([line])))
+    return rules
 
 
 def _rules_above(folder: Path) -> list[Rule]:
@@ -243,15 +249,7 @@ def _walk(folder: Path, rules: Sequence[Rule], depth: int = 0) -> Iterator[Path]
 
 
 def _ignored(path: Path, rules: Sequence[Rule], is_folder: bool) -> bool:
-    """Whether the last rule that matches, by name or by path, ignores a path; a `!` reverts what rules before say."""
-    ignored = False
-    for base, pattern in rules:
-        negated, plain = pattern.startswith("!"), pattern.lstrip("!").removeprefix("**/")
-        if plain.endswith("/") and not is_folder:
-            continue
-        plain = plain.rstrip("/")
-        anchored = "/" in plain
-        relative = path.relative_to(base).as_posix()
-        if fnmatch(relative, plain.lstrip("/")) if anchored else fnmatch(path.name, plain):
-            ignored = not negated
-    return ignored
+    """Whether the last rule that matches a path ignores it; a `!` reverts what rules before say."""
+    end = "/" if is_folder else ""
+    matches = (spec.check_file(f"{path.relative_to(base).as_posix()}{end}").include for base, spec in reversed(rules))
+    return next((ignored for ignored in matches if ignored is not None), False)

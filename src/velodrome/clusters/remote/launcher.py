@@ -24,7 +24,7 @@ from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
 from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code, code_of, modules_of
-from velodrome.clusters.remote.group import RemoteGroup, in_parallel
+from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
 from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
@@ -60,7 +60,7 @@ class RemoteLauncher(Launcher):
 
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
-        link = Link(host, channel, self.options.silence, agent_source())
+        link = self.link(host, channel)
         try:
             link.wait_until_ready(self.ready_seconds)
             link.read_clock()
@@ -68,6 +68,10 @@ class RemoteLauncher(Launcher):
             link.close()
             raise
         return link
+
+    def link(self, host: str, channel: Channel) -> Link:
+        """A link that brings the agent to its host."""
+        return Link(host, channel, self.options.silence, agent_source())
 
     def code(self, job: Job) -> Code:
         """The user's code that a job sends to each host."""
@@ -150,10 +154,14 @@ class RemoteLauncher(Launcher):
         refuse(loopback(used, {link.host: self.address(link) for link in used}))
         key = (engine_of(job).key, job.strategy, *hosts)
         if key not in self._checked:
-            placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
-            each = preflight.needed_memory(job) // len(roles_of(job))
-            self._checked[key] = checks.cheap(used, job, self.interpreter, placed, each)
+            self._checked[key] = self.cheap_checks(used, job)
         refuse(self._checked[key])
+
+    def cheap_checks(self, links: Sequence[Link], job: Job) -> list[Finding]:
+        """What hosts lack for a job: packages, clocks, disk and memory."""
+        roles = roles_of(job)
+        placed = Counter(place(roles, self.hosts(), self._placement, self._capacity()))
+        return checks.cheap(links, job, self.interpreter, placed, preflight.needed_memory(job) // len(roles))
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
         return [
@@ -182,8 +190,6 @@ class RemoteLauncher(Launcher):
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
             return Examination(found)
-        placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
-        each = preflight.needed_memory(job) // len(roles_of(job))
         addresses = {link.host: self.address(link) for link in links}
         code = self.code(job)
 
@@ -196,7 +202,7 @@ class RemoteLauncher(Launcher):
 
         groups, pairs = checks.examine(
             {
-                "versions": lambda: checks.cheap(links, job, self.interpreter, placed, each),
+                "versions": lambda: self.cheap_checks(links, job),
                 "names": lambda: checks.names(links, addresses),
                 "network": lambda: checks.ports(links, addresses),
                 "job": code_and_data,
@@ -251,6 +257,11 @@ class RemoteLauncher(Launcher):
         """The links to agents of processes that have one of their own; by default those of the hosts start them."""
         return {}
 
+    def group(self, plan: Plan, folder: Path, token: str, hosts: Mapping[str, HostRun]) -> RemoteGroup:
+        """The group of a plan's processes, which have not been started yet."""
+        shared = self.options.shared_dir is not None
+        return RemoteGroup(token, folder, hosts, shared=shared, links=self.links_of(plan))
+
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
         token = secrets.token_hex(12)
         links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
@@ -258,8 +269,7 @@ class RemoteLauncher(Launcher):
         pythons = self.pythons(links, engine_of(plan.job))
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
-        shared = self.options.shared_dir is not None
-        group = RemoteGroup(token, folder, hosts, shared=shared, links=self.links_of(plan))
+        group = self.group(plan, folder, token, hosts)
         try:
             for process in plan.processes:
                 group.add(process)

@@ -217,7 +217,8 @@ class SlurmJob:
                 return
             if state.is_over:
                 self.raise_if_interrupted()
-                log = _last_line(self.mail / "job.log")
+                line = self.last_line()
+                log = f" ({line})" if line else ""
                 raise VelodromeError(f"Slurm job {self.number} ended before it ran: {state}{log}")
             if (silent := self.unanswered) is not None:
                 raise VelodromeError(
@@ -234,6 +235,14 @@ class SlurmJob:
                 told = waits_for
                 notice(waits_for)
             time.sleep(0.5)
+
+    def last_line(self, length: int = 300) -> str:
+        """The last line of the job's log, which says why a step did not start; empty if there is none."""
+        try:
+            lines = [line.strip() for line in (self.mail / "job.log").read_text(errors="replace").splitlines()]
+        except OSError:
+            return ""
+        return next((line[:length] for line in reversed(lines) if line), "")
 
     def release(self) -> None:
         """End the job, and wait until Slurm has; its mail is removed."""
@@ -272,11 +281,3 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
         shutil.rmtree(mail, ignore_errors=True)
         raise
     return SlurmJob(number, mail, session, options)
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return f" ({lines[-1].strip()[:300]})" if lines else ""

@@ -7,15 +7,11 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from velodrome.catalog.registry import engine_of
-from velodrome.clusters import preflight
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import (
     Allocation,
@@ -29,10 +25,8 @@ from velodrome.clusters.launcher import (
     no_notice,
     refuse,
 )
-from velodrome.clusters.plan import Plan, Process, place
-from velodrome.clusters.remote import checks, starting
-from velodrome.clusters.remote.code import code_of
-from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
+from velodrome.clusters.plan import Plan, Process
+from velodrome.clusters.remote.group import HostRun, RemoteGroup
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import Channel, HostError, Link
 from velodrome.clusters.slurm import SlurmOptions, commands
@@ -40,7 +34,6 @@ from velodrome.clusters.slurm.commands import Step, nodes_of, sbatch_options, st
 from velodrome.clusters.slurm.job import FileChannel, HostRecord, SlurmJob, StillQueued, living_job, read_record, submit
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
-from velodrome.job.resolve import roles_of
 
 #: How old what Slurm said about its nodes may be.
 _FRESH_SECONDS = 5.0
@@ -142,7 +135,7 @@ class SlurmLauncher(RemoteLauncher):
     def check(self, job: Job) -> None:
         """Refuse what Slurm would refuse; what the nodes lack is known when there are some."""
         commands.require_tools()
-        code_of(job, self.options.code, self.options.code_limit)
+        self.code(job)
         nodes = nodes_of(job, self.options)
         steps_of(job, nodes, self._placement)
         commands.check_submission(sbatch_options(self.options, nodes, "velodrome", Path("/dev/null")))
@@ -206,30 +199,23 @@ class SlurmLauncher(RemoteLauncher):
         assert self._job is not None, "a job was submitted"
         return FileChannel(self._job.mail / host, self._job.end)
 
+    def link(self, host: str, channel: Channel) -> Link:
+        """The link to an agent that the job has started, and that may have answered another controller before."""
+        return Link(host, channel, self.options.silence, first=secrets.randbits(40))
+
+    @property
+    def ready_seconds(self) -> float:
+        return _READY_SECONDS
+
     def connect(self, hosts: Sequence[str]) -> dict[str, Link]:
         """The links to nodes whose agents have been started."""
-        missing = [host for host in hosts if host not in self.links]
-        first = secrets.randbits(40)  # an agent may have answered another controller before
-
-        def open_one(host: str) -> Link:
-            link = Link(host, self.open_channel(host, ""), self.options.silence, first=first)
-            try:
-                link.wait_until_ready(_READY_SECONDS)
-                link.read_clock()
-            except BaseException:
-                link.close()
-                raise
-            return link
-
-        with ThreadPoolExecutor(max(1, len(missing))) as pool:
-            futures = {host: pool.submit(open_one, host) for host in missing}
-        errors = [error for future in futures.values() if (error := future.exception()) is not None]
-        self.links |= {host: future.result() for host, future in futures.items() if future.exception() is None}
-        if errors:
+        try:
+            return super().connect(hosts)
+        except HostError as error:
             assert self._job is not None
             self._job.raise_if_interrupted(now=True)
-            raise HostError("; ".join(map(str, errors)) + _noted(self._job.mail / "job.log"))
-        return {host: self.links[host] for host in hosts}
+            line = self._job.last_line(200)
+            raise HostError(f"{error} (its log ends with {line!r})" if line else str(error)) from None
 
     def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         """Submit a job, wait for its nodes, and for their agents."""
@@ -249,11 +235,7 @@ class SlurmLauncher(RemoteLauncher):
         """The nodes of the job that was submitted, when it has them."""
         assert self._job is not None
         self._job.wait_until_running(self.options.queue_timeout, notice)
-        used = self.used_hosts(job)
-        links = self.connect(used)
-        placed = Counter(place(roles_of(job), self.hosts(), self._placement, self._capacity()))
-        each = preflight.needed_memory(job) // len(roles_of(job))
-        refuse(checks.cheap([*links.values()], job, self.interpreter, placed, each))
+        refuse(self.cheap_checks([*self.connect(self.used_hosts(job)).values()], job))
         found = super().allocate(job)
         return replace(found, facts={**found.facts, "job": self._job.number, "nodes": list(self._job.nodes)})
 
@@ -266,27 +248,13 @@ class SlurmLauncher(RemoteLauncher):
         usable = [address for address in answer["addresses"][link.host] if _reaches_others(address)]
         return usable[0] if usable else commands.node_address(link.host)
 
-    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> SlurmGroup:
+    def group(self, plan: Plan, folder: Path, token: str, hosts: Mapping[str, HostRun]) -> SlurmGroup:
+        """The group, and in the run's folder what `attach` needs to know about it."""
         assert self._job is not None, "nodes were allocated"
-        token = secrets.token_hex(12)
-        links = [self.links[host] for host in dict.fromkeys(process.host for process in plan.processes)]
-        code = code_of(plan.job, self.options.code, self.options.code_limit)
-        pythons = self.pythons(links, engine_of(plan.job))
-        request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
-        hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
-        group = SlurmGroup(token, folder, hosts, shared=True, job=self._job)
-        try:
-            for process in plan.processes:
-                group.add(process)
-            about = {host: HostRecord(code=run.code, python=run.python) for host, run in hosts.items()}
-            begun = {"token": token, "started": time.time(), "hosts": about, "facts": dict(plan.facts)}
-            self._job.record.model_copy(update=begun).write(folder)
-            starting.start_all(request, group)
-        except BaseException:
-            with deferred():
-                group.stop()
-            raise
-        return group
+        about = {host: HostRecord(code=run.code, python=run.python) for host, run in hosts.items()}
+        begun = {"token": token, "started": time.time(), "hosts": about, "facts": dict(plan.facts)}
+        self._job.record.model_copy(update=begun).write(folder)
+        return SlurmGroup(token, folder, hosts, shared=True, job=self._job)
 
     def _release(self) -> None:
         with deferred():
@@ -338,7 +306,7 @@ class AttachedLauncher(SlurmLauncher):
             self._job = None
         super().close()
 
-    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> SlurmGroup:
+    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> RemoteGroup:
         """The group of the processes as they are, or as they are started now if there are none yet."""
         if self.record.token is None:
             return super().start(plan, folder, resume=resume)
@@ -346,12 +314,12 @@ class AttachedLauncher(SlurmLauncher):
         names = list(dict.fromkeys(process.host for process in plan.processes))
         # Its reports begin with the first one: whoever takes them must be there before they come.
         group = SlurmGroup(self.record.token, folder, {}, shared=True, job=self._job)
-        links = {name: Link(name, self.open_channel(name, ""), self.options.silence, first=secrets.randbits(40),
-                            take=group.take_over) for name in names}
-        self.links |= links
-        about = self.record.hosts
-        group.hosts = {name: HostRun(link, str(folder.resolve()), about[name].code, about[name].python)
-                       for name, link in links.items()}
+        about, inside = self.record.hosts, str(folder.resolve())
+        for name in names:
+            link = Link(name, self.open_channel(name, ""), self.options.silence, first=secrets.randbits(40),
+                        take=group.take_over)
+            self.links[name] = link
+            group.hosts = {**group.hosts, name: HostRun(link, inside, about[name].code, about[name].python)}
         for process in plan.processes:
             group.add(process)
         return group
@@ -363,12 +331,3 @@ def _reaches_others(address: str) -> bool:
     except ValueError:
         return False
     return not (found.is_loopback or found.is_unspecified or found.is_link_local) and found.version == 4
-
-
-def _noted(log: Path) -> str:
-    """The last line of a job's log, which says why a step did not start."""
-    try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return f" (its log ends with {lines[-1][:200]!r})" if lines else ""

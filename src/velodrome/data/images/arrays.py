@@ -6,7 +6,7 @@ Whole arrays that cannot be understood are refused; single examples that cannot 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,84 +139,6 @@ def _converted(
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
 NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
 _MOST_CLASSES = 65_536
-_AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
-
-
-@dataclass(frozen=True)
-class ArrayExamples:
-    """Images and labels that fit together; the images still have to be converted to bytes."""
-
-    name: str
-    #: Height, width, channels.
-    shape: tuple[int, int, int]
-    class_names: list[str]
-    #: Of all parts, one after the other.
-    labels: NDArray[np.int64]
-    parts: NDArray[np.int8]
-    #: Which of the labels can be used.
-    sound: NDArray[np.bool_]
-    notes: tuple[str, ...]
-    _images: Mapping[str, RowArray]
-    #: By whether an array has fractions.
-    _scales: Mapping[bool, float]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def bytes(self) -> int:
-        """Of all images."""
-        return len(self) * math.prod(self.shape)
-
-    def convert(self, take: Callable[[NDArray[np.uint8]], object], faults: Faults) -> NDArray[np.int64]:
-        """Pass all images to `take` as bytes, window by window; return the rows of the examples that can be used."""
-        usable = []
-        for key, array in self._images.items():
-            for pixels, good in to_bytes(key, array, self._scales[has_fractions(array)], faults):
-                take(np.ascontiguousarray(pixels).reshape(-1, *self.shape))
-                usable.append(good)
-        return np.flatnonzero(self.sound & np.concatenate(usable))
-
-
-def check_arrays(name: str, arrays: Mapping[str, Any], faults: Faults) -> ArrayExamples:
-    """`x_train`, `y_train` and, if there are any, `x_test`, `y_test`, `x_validation`, `y_validation`."""
-    given = _given(name, arrays)
-    shape = _shape(name, given)
-    marks = {key: array.whole() for key, array in given.items() if key.startswith("y")}
-    names = class_names(name, marks)
-    images = {f"x_{part}": given[f"x_{part}"] for part, _ in PARTS if f"x_{part}" in given}
-    check_memory(name, list(images.values()))
-    scales = {fractions: scale_of(name, [array for array in images.values() if has_fractions(array) == fractions])
-              for fractions in (False, True)}
-    labels, sound, parts = [], [], []
-    for part, which in PARTS:
-        if f"y_{part}" in marks:
-            numbers, good = labels_of(f"y_{part}", marks[f"y_{part}"], names, faults)
-            labels.append(numbers)
-            sound.append(good)
-            parts.append(np.full(len(numbers), which, np.int8))
-    notes = (_AS_BYTES,) if any(map(has_fractions, images.values())) else ()
-    return ArrayExamples(
-        name, shape, names, np.concatenate(labels), np.concatenate(parts), np.concatenate(sound), notes, images, scales
-    )
-
-
-def _given(name: str, arrays: Mapping[str, Any]) -> dict[str, RowArray]:
-    given = {key: row_array(name, key, arrays[key]) for key in NAMES if key in arrays}
-    for part, which in PARTS:
-        pair = [f"{letter}_{part}" for letter in "xy"]
-        missing = [key for key in pair if key not in given]
-        if len(missing) == 1 or (missing and which == TRAIN):
-            raise BadRequest(
-                f"data set {name!r} has no array {missing[0]!r} but {', '.join(map(shown, arrays)) or 'nothing'}: give "
-                "x_train, y_train and, if there is a test set, x_test, y_test"
-            )
-        if not missing and given[pair[0]].shape[0] != given[pair[1]].shape[0]:
-            raise BadRequest(
-                f"data set {name!r}: {pair[0]} holds {given[pair[0]].shape[0]:,} examples and {pair[1]} "
-                f"{given[pair[1]].shape[0]:,} labels; both must be equally many"
-            )
-    return given
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -241,27 +163,6 @@ def row_array(name: str, key: str, value: Any) -> RowArray:
             f"data set {name!r}: {key} is the single value {shown(array.whole())!r}, and an array is needed"
         )
     return array
-
-
-def _shape(name: str, given: Mapping[str, RowArray]) -> tuple[int, int, int]:
-    found: dict[str, tuple[int, ...]] = {}
-    for key, array in given.items():
-        if key.startswith("x"):
-            if array.dtype.kind not in "buif":
-                raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and images are numbers")
-            found[key] = array.shape[1:] if len(array.shape) != 3 else (*array.shape[1:], 1)
-    key, shape = next(iter(found.items()))
-    if len(shape) != 3 or not 1 <= shape[-1] <= 4 or 0 in shape:
-        first = len(shape) == 3 and 1 <= shape[0] <= 4
-        raise BadRequest(
-            f"data set {name!r}: {key} has the shape {(given[key].shape[0], *shape)}, and images are count × height × "
-            "width or count × height × width × channels"
-            + ("; its channels seem to come before height and width: transpose them" if first else "")
-        )
-    for other, another in found.items():
-        if another != shape:
-            raise BadRequest(f"data set {name!r}: images of {key} are {shape}, of {other} {another}; make them alike")
-    return shape[0], shape[1], shape[2]
 
 
 def class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:

@@ -143,19 +143,19 @@ def _reason(error: Exception) -> str:
 
 def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None]) -> list[Look | str]:
     """What every file's header says, or why it cannot be read."""
-    found: list[Look | str] = [""] * len(files)
+    looks: list[Look | str] = [""] * len(files)
 
     def one(place: int) -> None:
         try:
             with tree.open(files[place].name) as stream:
-                found[place] = look(stream, files[place].bytes)
+                looks[place] = look(stream, files[place].bytes)
         except Unreadable as error:
-            found[place] = str(error)
+            looks[place] = str(error)
         except _NOT_OPENED as error:
-            found[place] = _reason(error)
+            looks[place] = _reason(error)
 
     _in_threads(one, files, advance)
-    return found
+    return looks
 
 
 def decode_all(

@@ -53,63 +53,66 @@ def argument_parts(name: str, arrays: Mapping[str, Any]) -> list[ArgumentPart]:
             )
         if not missing:
             parts.append(ArgumentPart(part, which, *sides))
-    for one in parts:
-        _refuse_one_hot(name, one)
-        _check_alike(name, parts[0], one)
+    for each in parts:
+        _refuse_one_hot(name, each)
+        _check_alike(name, parts[0], each)
     return parts
 
 
 def _side(name: str, arrays: Mapping[str, Any], letter: str, part: str, only: str) -> dict[str, RowArray]:
     key = f"{letter}_{part}"
-    found = arrays.get(key)
-    if isinstance(found, Mapping):
-        named = {str(one): (f"{key}.{one}", array) for one, array in found.items()}
-    elif found is not None:
-        named = {only: (key, found)}
+    given = arrays.get(key)
+    if isinstance(given, Mapping):
+        named = {str(column): (f"{key}.{column}", array) for column, array in given.items()}
+    elif given is not None:
+        named = {only: (key, given)}
     else:
-        named = {one.partition(".")[2]: (one, array) for one, array in arrays.items() if one.startswith(f"{key}.")}
-    return {one: row_array(name, called, array) for one, (called, array) in named.items()}
+        named = {called.partition(".")[2]: (called, array) for called, array in arrays.items()
+                 if called.startswith(f"{key}.")}
+    return {column: row_array(name, called, array) for column, (called, array) in named.items()}
 
 
 def _check_alike(name: str, first: ArgumentPart, part: ArgumentPart) -> None:
     every = {**part.inputs, **part.targets}
     if len(every) < len(part.inputs) + len(part.targets):
-        twice = next(one for one in part.inputs if one in part.targets)
+        twice = next(column for column in part.inputs if column in part.targets)
         raise BadRequest(f"data set {name!r}: {twice!r} names both an input and a target; rename one")
     if [*every] != [*first.inputs, *first.targets] and {*every} != {*first.inputs, *first.targets}:
         raise BadRequest(
             f"data set {name!r}: {first.part} has {_listed([*first.inputs, *first.targets])}, {part.part} has "
             f"{_listed([*every])}; give the same arrays in every part"
         )
-    for one, array in every.items():
+    for column, array in every.items():
         if array.shape[0] != len(part):
             other = next(iter(part.targets))
             raise BadRequest(
-                f"data set {name!r}: {part.key(one)} holds {array.shape[0]:,} examples and {part.key(other)} "
+                f"data set {name!r}: {part.key(column)} holds {array.shape[0]:,} examples and {part.key(other)} "
                 f"{len(part):,} labels; both must be equally many"
             )
-        shape = {**first.inputs, **first.targets}[one].shape[1:]
+        shape = {**first.inputs, **first.targets}[column].shape[1:]
         if array.shape[1:] != shape:
             raise BadRequest(
-                f"data set {name!r}: examples of {first.key(one)} have the shape {shape}, of {part.key(one)} "
+                f"data set {name!r}: examples of {first.key(column)} have the shape {shape}, of {part.key(column)} "
                 f"{array.shape[1:]}; make them alike"
             )
-        words = one in part.targets and array.dtype.kind == "U"
+        words = column in part.targets and array.dtype.kind == "U"
         if array.dtype.kind not in "buif" and not words:
-            what = "targets are numbers or words" if one in part.targets else "inputs are numbers"
-            raise BadRequest(f"data set {name!r}: {part.key(one)} holds {array.dtype}, and {what}")
+            what = "targets are numbers or words" if column in part.targets else "inputs are numbers"
+            raise BadRequest(f"data set {name!r}: {part.key(column)} holds {array.dtype}, and {what}")
         if 0 in array.shape[1:]:
-            raise BadRequest(f"data set {name!r}: {part.key(one)} has the shape {array.shape}, which holds no numbers")
+            raise BadRequest(
+                f"data set {name!r}: {part.key(column)} has the shape {array.shape}, which holds no numbers"
+            )
 
 
 def _refuse_one_hot(name: str, part: ArgumentPart) -> None:
-    for one, array in part.targets.items():
+    for column, array in part.targets.items():
         if len(array.shape) != 2 or array.shape[1] < 2 or array.dtype.kind not in "buif" or not len(part):
             continue
         values = array.whole()
         if np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all():
             raise BadRequest(
-                f"data set {name!r}: every row of {part.key(one)} has a single 1, as one-hot labels do: give the "
+                f"data set {name!r}: every row of {part.key(column)} has a single 1, as one-hot labels do: give the "
                 "classes as numbers, with argmax(axis=1)"
             )
 

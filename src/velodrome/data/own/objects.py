@@ -211,12 +211,12 @@ def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: fl
     made = []
     for which, places in chosen.items():
         given = counted.get(which, train)
-        source = given.source if isinstance(given.source, MapSource) else given.source.again()
+        source = given.source.again()
         made.append(SourcePart(
             {}, {}, name, source, places - int(begins[which if which in counted else TRAIN]),
             input_fields(train.first), target_fields(train.first), words, classes,
         ))
-    streams = any(isinstance(one.source, StreamSource) for one in counted.values())
+    streams = any(one.source.in_order for one in counted.values())
     fields = input_fields(train.first)
     return ExampleSet(
         name, made[0], made[1], made[2], classes=classes or None, class_names=_names(train, classes, words),
@@ -241,8 +241,8 @@ def _counted(name: str, value: Any) -> _Counted:
     if not _is_class(first):
         return _Counted(source, first, None)
     for attribute in ("targets", "labels"):
-        if known is None and (found := getattr(value, attribute, None)) is not None and len(found) == len(source):
-            known = np.asarray(found)
+        if known is None and (labels := getattr(value, attribute, None)) is not None and len(labels) == len(source):
+            known = np.asarray(labels)
     if known is not None and known.ndim == 1 and known.dtype.kind in "buiU":
         return _Counted(source, first, known.tolist(), names)
     targets: list[Any] = []
@@ -304,7 +304,7 @@ def _names(train: _Counted, classes: int, words: Mapping[str, int]) -> tuple[str
 
 
 def _notes(name: str, counted: Mapping[int, _Counted]) -> tuple[str, ...]:
-    read = [which for which, one in counted.items() if one.read and isinstance(one.source, MapSource)]
+    read = [which for which, one in counted.items() if one.read and not one.source.in_order]
     if not read:
         return ()
     parts = " and ".join(_PARTS[which] for which in read)

@@ -37,20 +37,20 @@ def item_of(name: str, where: str, value: Any) -> Item:
     """An item as arrays; `where` is what it is called in a sentence, such as `item 3`."""
     inputs, targets = _sides(name, where, value)
     return Item(
-        {one: _array(name, f"{where}, {one!r}", cell) for one, cell in inputs.items()},
-        {one: _array(name, f"{where}, {one!r}", cell, words=True) for one, cell in targets.items()},
+        {column: _array(name, f"{where}, {column!r}", cell) for column, cell in inputs.items()},
+        {column: _array(name, f"{where}, {column!r}", cell, words=True) for column, cell in targets.items()},
     )
 
 
 def _sides(name: str, where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if isinstance(value, Mapping):
-        target = next((one for one in TARGET_NAMES if one in value), None)
+        target = next((column for column in TARGET_NAMES if column in value), None)
         if target is None or len(value) < 2:
             raise BadRequest(
                 f"--dataset {name!r}: {where} is a dictionary of {', '.join(map(shown, value)) or 'nothing'}, without "
                 f"a target: call it 'label' or 'target', or return pairs of input and target"
             )
-        return {str(one): cell for one, cell in value.items() if one != target}, {TARGET: value[target]}
+        return {str(column): cell for column, cell in value.items() if column != target}, {TARGET: value[target]}
     if not isinstance(value, tuple | list) or len(value) != 2:
         many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         raise BadRequest(
@@ -59,8 +59,9 @@ def _sides(name: str, where: str, value: Any) -> tuple[Mapping[str, Any], Mappin
         )
     sides = []
     for cell, only in zip(value, (INPUT, TARGET), strict=True):
-        sides.append({str(one): inner for one, inner in cell.items()} if isinstance(cell, Mapping) else {only: cell})
-    if twice := [one for one in sides[0] if one in sides[1]]:
+        named = isinstance(cell, Mapping)
+        sides.append({str(column): inner for column, inner in cell.items()} if named else {only: cell})
+    if twice := [column for column in sides[0] if column in sides[1]]:
         raise BadRequest(f"--dataset {name!r}: {twice[0]!r} names both an input and a target; rename one")
     return sides[0], sides[1]
 
@@ -101,11 +102,11 @@ def target_dtype(array: NDArray[Any]) -> np.dtype[Any]:
 
 
 def input_fields(item: Item) -> tuple[ArrayField, ...]:
-    return tuple(ArrayField(one, array.shape, stored_dtype(array).name) for one, array in item.inputs.items())
+    return tuple(ArrayField(column, array.shape, stored_dtype(array).name) for column, array in item.inputs.items())
 
 
 def target_fields(item: Item) -> tuple[ArrayField, ...]:
-    return tuple(ArrayField(one, array.shape, target_dtype(array).name) for one, array in item.targets.items())
+    return tuple(ArrayField(column, array.shape, target_dtype(array).name) for column, array in item.targets.items())
 
 
 #: A stream that is longer is taken for one that never ends.
@@ -115,13 +116,21 @@ MOST_STREAMED = 1 << 28
 class ItemSource(Protocol):
     """Examples by their positions."""
 
+    #: Whether positions must be asked for in rising order.
+    in_order: bool
+
     def __len__(self) -> int: ...
+
+    def again(self) -> ItemSource:
+        """The same examples for another reader."""
 
     def read(self, positions: Sequence[int]) -> list[Item]: ...
 
 
 class MapSource:
     """A data set with `__len__` and `__getitem__`. One thread reads it, so it need not be safe for several."""
+
+    in_order = False
 
     def __init__(self, name: str, dataset: Any) -> None:
         self._name, self._dataset = name, dataset
@@ -138,6 +147,9 @@ class MapSource:
 
     def __len__(self) -> int:
         return self._length
+
+    def again(self) -> MapSource:
+        return self
 
     def read(self, positions: Sequence[int]) -> list[Item]:
         if changed := self._changed():
@@ -170,6 +182,8 @@ class MapSource:
 class StreamSource:
     """A data set that can only be iterated over: positions must be asked for in rising order, and begin anew."""
 
+    in_order = True
+
     def __init__(self, name: str, iterate: Callable[[], Iterator[Any]], length: int) -> None:
         self._name, self._iterate, self._length = name, iterate, length
         self._items, self._next = iter(()), 0
@@ -184,14 +198,14 @@ class StreamSource:
     def read(self, positions: Sequence[int]) -> list[Item]:
         if not self._next or (positions and positions[0] < self._next):
             self._items, self._next = _begun(self._name, self._iterate), 0
-        found = []
+        items = []
         for position in positions:
             value = None
             while self._next <= position:
                 value = self._advance()
                 self._next += 1
-            found.append(item_of(self._name, f"item {position}", value))
-        return found
+            items.append(item_of(self._name, f"item {position}", value))
+        return items
 
     def _advance(self) -> Any:
         try:
@@ -278,33 +292,33 @@ class SourcePart(ComputedPart):
         with self.lock:
             items = self.source.read(chosen)
         inputs = {
-            one.name: self._stacked(one, [item.inputs.get(one.name) for item in items], chosen)
-            for one in self.expected_inputs
+            column.name: self._stacked(column, [item.inputs.get(column.name) for item in items], chosen)
+            for column in self.expected_inputs
         }
         targets = {
-            one.name: self._stacked(one, [item.targets.get(one.name) for item in items], chosen)
-            for one in self.expected_targets
+            column.name: self._stacked(column, [item.targets.get(column.name) for item in items], chosen)
+            for column in self.expected_targets
         }
         return inputs, targets
 
     def _stacked(
-        self, one: ArrayField, cells: Sequence[NDArray[Any] | None], positions: Sequence[int]
+        self, column: ArrayField, cells: Sequence[NDArray[Any] | None], positions: Sequence[int]
     ) -> NDArray[Any]:
-        out = np.empty((len(cells), *one.shape), one.dtype)
+        out = np.empty((len(cells), *column.shape), column.dtype)
         for row, (cell, position) in enumerate(zip(cells, positions, strict=True)):
-            if cell is None or cell.shape != one.shape:
-                found = "is missing" if cell is None else f"has the shape {cell.shape}"
+            if cell is None or cell.shape != column.shape:
+                what = "is missing" if cell is None else f"has the shape {cell.shape}"
                 raise RunFailed(
-                    f"--dataset {self.name!r}: {one.name!r} of item {position} {found}, and that of the first item "
-                    f"has {one.shape}; make them alike"
+                    f"--dataset {self.name!r}: {column.name!r} of item {position} {what}, and that of the first item "
+                    f"has {column.shape}; make them alike"
                 )
             if cell.dtype.kind == "U":
                 cell = np.asarray(self.words.get(str(cell), -1))
-            elif cell.dtype.kind == "f" and (one.is_whole or not np.isfinite(cell).all()):
-                why = "is not whole" if one.is_whole else "has NaN or infinity"
-                raise RunFailed(f"--dataset {self.name!r}: {one.name!r} of item {position} {why}; repair it")
+            elif cell.dtype.kind == "f" and (column.is_whole or not np.isfinite(cell).all()):
+                why = "is not whole" if column.is_whole else "has NaN or infinity"
+                raise RunFailed(f"--dataset {self.name!r}: {column.name!r} of item {position} {why}; repair it")
             out[row] = cell
-            if self.classes and one in self.expected_targets and not 0 <= out[row] < self.classes:
+            if self.classes and column in self.expected_targets and not 0 <= out[row] < self.classes:
                 raise RunFailed(
                     f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
                     "counted from 0"

@@ -60,13 +60,13 @@ def _by_part(returned: Mapping[str, Any]) -> Mapping[str, Any]:
     """`{"train": (x, y), "test": (x, y)}` as arrays by name; other dictionaries as they are."""
     if any(key in NAMES for key in returned) or not returned or not all(_which(key) is not None for key in returned):
         return returned
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for key, pair in returned.items():
         which = _which(key)
         if which is None or not isinstance(pair, tuple | list) or len(pair) != 2:
             return returned
-        found[f"x_{_PARTS[which]}"], found[f"y_{_PARTS[which]}"] = pair
-    return found
+        arrays[f"x_{_PARTS[which]}"], arrays[f"y_{_PARTS[which]}"] = pair
+    return arrays
 
 
 def _which(key: object) -> int | None:
@@ -81,23 +81,23 @@ def _objects(name: str, returned: Any) -> dict[int, Any]:
         return dict(zip((TRAIN, TEST) if len(returned) == 2 else (TRAIN, VALIDATION, TEST), returned, strict=True))
     if not isinstance(returned, Mapping) or not returned or not all(kind_of(one) for one in returned.values()):
         return {}
-    found: dict[int, Any] = {}
+    by_part: dict[int, Any] = {}
     for key, one in returned.items():
         which = _which(key)
-        if which is None or which in found:
+        if which is None or which in by_part:
             raise BadRequest(
                 f"--dataset {name!r}: the function returned data sets called {', '.join(map(shown, returned))}; call "
                 "them train, validation and test"
             )
-        found[which] = one
-    if TRAIN not in found:
+        by_part[which] = one
+    if TRAIN not in by_part:
         raise BadRequest(f"--dataset {name!r}: the function returned no data set called 'train'")
-    return found
+    return by_part
 
 
 def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
     """The data sets as arrays, if each can be and fits."""
-    found: dict[int, ArraysOf] = {}
+    read: dict[int, ArraysOf] = {}
     for which, value in objects.items():
         kind = kind_of(value)
         if kind not in ("tensorflow", "hugging-face"):
@@ -105,12 +105,12 @@ def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
         arrays = (tensorflow_arrays if kind == "tensorflow" else hugging_face_arrays)(name, value)
         if arrays is None:
             return None
-        found[which] = arrays
+        read[which] = arrays
     given: dict[str, Any] = {}
-    for which, arrays in found.items():
+    for which, arrays in read.items():
         for letter, named, unnamed in (("x", arrays.inputs, INPUT), ("y", arrays.targets, TARGET)):
             given[f"{letter}_{_PARTS[which]}"] = named[unnamed] if [*named] == [unnamed] else dict(named)
-    return Returned(arrays=given, class_names=found[TRAIN].class_names)
+    return Returned(arrays=given, class_names=read[TRAIN].class_names)
 
 
 #: What Python needs in addition to the bytes of an example, roughly.
@@ -148,8 +148,7 @@ def gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str,
     kept &= _alike("labels", [label.shape for label in labels], places, faults)
     kept &= _alike("labels", kinds, places, faults, what="kind")
     if not kept:
-        wrong = "; ".join(map(str, faults.found()))
-        more = f" that can be used: {wrong}" if wrong else ""
+        more = f" that can be used{faults.because}" if faults.because else ""
         raise BadRequest(f"--dataset {name!r}: the function returned no examples{more}")
     chosen = sorted(kept)
     return {"x_train": np.stack([images[k] for k in chosen]), "y_train": np.array([labels[k] for k in chosen])}

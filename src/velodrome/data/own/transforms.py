@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.examples import ArrayField, ComputedPart, ExamplePart, ExampleSet, Named
-from velodrome.data.own.user_code import users_function
+from velodrome.data.examples import DerivedPart, ExampleSet, Named
+from velodrome.data.own.names import users_function
 from velodrome.errors import RunFailed, UserCodeError, VelodromeError, raised
 
 Transform = Callable[[dict[str, Any], np.random.Generator], Any]
@@ -30,24 +30,12 @@ def rng_of(key: tuple[int, ...], epoch: int, index: int) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class TransformedPart(ComputedPart):
+class TransformedPart(DerivedPart):
     """Examples that are changed when they are asked for in training; in an evaluation they are as they were."""
 
     name: str = ""
-    part: ExamplePart = field(default_factory=lambda: ExamplePart({}, {}))
     function: Transform = lambda example, rng: example
     key: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    @property
-    def input_fields(self) -> tuple[ArrayField, ...]:
-        return self.part.input_fields
-
-    @property
-    def target_fields(self) -> tuple[ArrayField, ...]:
-        return self.part.target_fields
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -84,11 +72,11 @@ class TransformedPart(ComputedPart):
             ) from error
         changed = example if changed is None else changed
         if not isinstance(changed, dict) or changed.keys() != every.keys():
-            found = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
+            what = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
                 type(changed).__name__
             )
             raise RunFailed(
-                f"--transform {self.name!r} returned {found}, and must return the example, a dictionary of "
+                f"--transform {self.name!r} returned {what}, and must return the example, a dictionary of "
                 f"{', '.join(every)}"
             )
         for one, array in every.items():
@@ -110,5 +98,5 @@ def with_transform(name: str, data: ExampleSet, key: tuple[int, ...]) -> Example
     """The data with the user's transform of its training examples; `key` seeds it, with epoch and number."""
     function: Transform = users_function("--transform", name, 2)
     # The arrays as they were stay at hand, for statistics of the training part.
-    part = TransformedPart(data.train.inputs, data.train.targets, name, data.train, function, key)
+    part = TransformedPart(data.train.inputs, data.train.targets, data.train, name, function, key)
     return replace(data, train=part, kind="arrays")

@@ -1,7 +1,4 @@
-"""A set of shards as a data set: opened by its index, downloaded, decoded once, read at random.
-
-`shards:URL` names one on the command line.
-"""
+"""A set of shards: opened by its index, downloaded, decoded once, read at random."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, DataError, Description, Progress
+from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.shards.index import (
     PARTS,
     Index,
@@ -83,10 +80,11 @@ class ShardSet:
     cache: Path = field(default_factory=lambda: cache.folder() / "shards")
 
     @classmethod
-    def open(cls, url: str) -> ShardSet:
+    def open(cls, url: str, *, check: bool = True) -> ShardSet:
+        """The set at an address, with a look at the sizes of files on this machine, unless they are verified anyway."""
         store = open_store(url)
         index = read_index(store)
-        if store.folder is not None:
+        if check and store.folder is not None:
             _check_sizes(store, index)
         return cls(store, index)
 
@@ -258,69 +256,3 @@ def _check_sizes(store: Store, index: Index) -> None:
                     f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
                     "write the set again"
                 )
-
-
-@dataclass(frozen=True)
-class ShardedData:
-    """A set of shards as an entry of the catalogue."""
-
-    url: str
-
-    @property
-    def name(self) -> str:
-        return f"shards:{self.url}"
-
-    def describe(self, validation: float) -> Description:
-        index = ShardSet.open(self.url).index
-        train, validated, test = (index.examples(part) for part in PARTS)
-        return Description(
-            name=self.name, title=f"{index.title}, in {len(index.files('train'))} {index.encoding} shards",
-            licence=index.licence, homepage=index.homepage, train=train, validation=validated, test=test,
-            input_shape=index.shape, classes=index.classes, bytes=index.bytes, class_names=index.class_names,
-            files=len(index.files("train")),
-        )
-
-    def prepare(self, progress: Progress | None) -> None:
-        shards = ShardSet.open(self.url)
-        for part in PARTS:
-            shards.local_part(part, progress=progress)
-
-    def load(self, seed: int, validation: float) -> ExampleSet:
-        return self.load_files(None, validation)
-
-    def load_files(self, numbers: Sequence[int] | None, validation: float) -> ExampleSet:
-        from dataclasses import replace
-
-        from velodrome.data.split import DEFAULT_VALIDATION
-
-        shards = ShardSet.open(self.url)
-        kept = shards.index.validation
-        notes: tuple[str, ...] = ()
-        if validation not in (DEFAULT_VALIDATION, kept):
-            notes = (f"--validation {validation:g} is not used: the shards at {self.url!r} were divided with {kept:g}",)
-        splits = shards.splits(files=numbers)
-        return replace(splits, name=self.name, notes=(*splits.notes, *notes))
-
-    def files(self) -> tuple[int, ...]:
-        return tuple(file.examples for file in ShardSet.open(self.url).index.files("train"))
-
-    def verify(self) -> Sequence[Checked]:
-        """Every file of the set, compared where it is with its index, and what the cache holds of it."""
-        from velodrome.data.shards.records import check_set
-
-        store = open_store(self.url)
-        shards = ShardSet(store, read_index(store))
-        return [*check_set(store, shards.index), *shards.verify_kept()]
-
-    def forget_damaged(self) -> None:
-        """Remove what is damaged in the cache. The set itself is not read: only its writer can repair it."""
-        ShardSet.open(self.url).forget_damaged()
-
-    def is_here(self) -> bool:
-        return open_store(self.url).folder is not None
-
-
-def data_set(rest: str, bad_data: BadData) -> ShardedData:
-    """The data set that `shards:URL` names."""
-    return ShardedData(rest)
-

@@ -271,8 +271,8 @@ def _download(store: Store, file: ShardFile, target: Path, progress: Progress | 
 
 def check_fetched(files: Sequence[ShardFile], folder: Path) -> list[Checked]:
     """Those of the files that were fetched, compared with their checksums."""
-    found = [(folder / file.name, file) for file in files if (folder / file.name).exists()]
-    return [Checked(str(path), "ok" if _is_whole(path, file) else "damaged") for path, file in found]
+    fetched = [(folder / file.name, file) for file in files if (folder / file.name).exists()]
+    return [Checked(str(path), "ok" if _is_whole(path, file) else "damaged") for path, file in fetched]
 
 
 def drop_damaged(files: Sequence[ShardFile], folder: Path) -> bool:

@@ -109,8 +109,8 @@ def check_records(block: Block, shape: Shape, classes: int, encoding: str, where
         features = tfrecord.decode(bytes(block.records[0]))
         sizes = [features[name][0] for name in _SIZES if features.get(name)]
         if len(sizes) == len(_SIZES) and tuple(sizes) != shape:
-            found, wanted = ("×".join(map(str, one)) for one in (sizes, shape))
-            raise DataError(f"{where} holds images of shape {found} instead of {wanted}")
+            stored, wanted = ("×".join(map(str, one)) for one in (sizes, shape))
+            raise DataError(f"{where} holds images of shape {stored} instead of {wanted}")
     else:
         labels = np.empty(len(block), np.int64)
         for place, record in enumerate(block.records):
@@ -243,12 +243,14 @@ _RECORDS, _BYTES = 1024, 16 << 20
 def check_set(store: Store, index: Index) -> list[Checked]:
     """Every file of a set, and what lies beside them and would be read with them or was left half written."""
     every = [file for parts in index.parts.values() for file in parts]
-    found = [_check_file(store, index, file) for file in every]
+    checked = [_check_file(store, index, file) for file in every]
     for name in strays(store, (file.name for file in every)):
-        found.append(_wrong(store, name, "stray", "it is not in the index, and reading *.tfrecord reads it: remove it"))
+        checked.append(
+            _wrong(store, name, "stray", "it is not in the index, and reading *.tfrecord reads it: remove it")
+        )
     for name in store.half_written():
-        found.append(_wrong(store, name, "stray", "a process that was killed left it half written: remove it"))
-    return found
+        checked.append(_wrong(store, name, "stray", "a process that was killed left it half written: remove it"))
+    return checked
 
 
 def _wrong(store: Store, name: str, state: Literal["missing", "damaged", "stray"], detail: str) -> Checked:

@@ -226,11 +226,11 @@ def _parse(record: bytes) -> Any:
 
 def decode(record: bytes) -> Features:
     """Every feature as a list."""
-    found: Features = {}
+    features: Features = {}
     for name, feature in _parse(record).items():
         kind = feature.WhichOneof("kind")
-        found[name] = list(getattr(feature, kind).value) if kind else []
-    return found
+        features[name] = list(getattr(feature, kind).value) if kind else []
+    return features
 
 
 def decode_image(record: bytes, image: str, label: str) -> tuple[bytes, int]:

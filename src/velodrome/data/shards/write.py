@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from velodrome.data.base import DataError, Description, Progress
+from velodrome.data.base import DataError, Progress
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.pixels import measure
 from velodrome.data.shards.index import (
@@ -23,6 +23,7 @@ from velodrome.data.shards.index import (
     strays,
 )
 from velodrome.data.shards.records import check_encoding, to_records
+from velodrome.data.source import Description
 from velodrome.data.storage.store import Staged, Store, writing
 from velodrome.errors import BadRequest
 from velodrome.printable import shown

@@ -159,21 +159,21 @@ class FolderTree:
 
     def _list(self, folder: Path) -> list[File | Lost | _Below]:
         """What is directly in a folder, by its name there, sorted; hidden files left out."""
-        found: list[File | Lost | _Below] = []
+        listed: list[File | Lost | _Below] = []
         with os.scandir(os.path.realpath(folder)) as entries:
             for entry in sorted(entries, key=lambda one: one.name):
                 if entry.name.startswith(".") or entry.name in _UNSEEN:
                     continue
                 about = self._stat(entry)
                 if isinstance(about, Lost):
-                    found.append(about)
+                    listed.append(about)
                 elif stat.S_ISREG(about.st_mode):
-                    found.append(File.of(entry.name, entry.path, about))
+                    listed.append(File.of(entry.name, entry.path, about))
                 elif stat.S_ISDIR(about.st_mode):
-                    found.append(_Below(entry.name, entry.is_symlink()))
+                    listed.append(_Below(entry.name, entry.is_symlink()))
                 else:
-                    found.append(Lost(entry.name, UNREADABLE, "neither a file nor a folder"))
-        return found
+                    listed.append(Lost(entry.name, UNREADABLE, "neither a file nor a folder"))
+        return listed
 
     def _stat(self, entry: os.DirEntry[str]) -> os.stat_result | Lost:
         """What an entry is, with links followed, or why that cannot be."""

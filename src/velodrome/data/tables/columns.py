@@ -191,10 +191,10 @@ class CategoryBuilder:
 
     def take(self, cells: Sequence[str | None], places: Sequence[str]) -> None:
         codes, sound = np.full(len(cells), -1, np.int32), np.ones(len(cells), np.bool_)
-        found = self._found
+        codes_of = self._found
         for row, cell in enumerate(cells):
             text = "" if cell is None else cell.strip()
-            code = found.get(text)
+            code = codes_of.get(text)
             if code is None:
                 if is_missing(text):
                     continue
@@ -203,8 +203,8 @@ class CategoryBuilder:
                     self._faults.add(what, places[row], text)
                     sound[row] = False
                     continue
-                code = found[text] = len(found)
-                if len(found) > MOST_CATEGORIES:
+                code = codes_of[text] = len(codes_of)
+                if len(codes_of) > MOST_CATEGORIES:
                     raise BadRequest(
                         f"column {shown(self._name)!r} has more than {MOST_CATEGORIES:,} different texts, too many for "
                         f"categories: leave it out with &ignore={self._name}, or name the columns you want with "

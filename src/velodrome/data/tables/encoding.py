@@ -113,13 +113,13 @@ class Encoding:
             given = columns[first.name]
             assert isinstance(given, Categories)
             return given.codes.astype(np.int64)
-        found = []
+        encoded = []
         for column in self.targets:
             numbers = columns[column.name]
             assert isinstance(numbers, Numbers)
             assert isinstance(column, Scaled)
-            found.append(column.encode(numbers.values))
-        return np.stack(found, 1)
+            encoded.append(column.encode(numbers.values))
+        return np.stack(encoded, 1)
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored with a model."""

@@ -24,10 +24,10 @@ from velodrome.data.split import (
     looks_like_parts,
     overlooked_note,
 )
-from velodrome.data.split_warnings import row_fingerprints, with_row_warnings
+from velodrome.data.split_warnings import row_fingerprints, with_split_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
-from velodrome.data.tables.data_set import Request
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
+from velodrome.data.tables.files import Request
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
@@ -39,10 +39,10 @@ _EACH = 24
 
 
 def make(
-    name: str, path: Path, request: Request, folder: Path, progress: Callable[[float], None]
+    name: str, path: Path, request: Request, folder: Path, faults: Faults, progress: Callable[[float], None]
 ) -> dict[str, Any]:
     """Write the arrays and return their metadata."""
-    faults, notes = Faults(), list(request.notes)
+    notes = list(request.notes)
     table = _read(name, path, request, faults, progress)
     parts, used = _parts(path, table, request, faults, notes)
     kept = used & ~np.logical_or.reduce([table.columns[target].missing for target in request.targets])
@@ -54,8 +54,7 @@ def make(
     if targets.task == "classification":
         table, parts, targets = _with_large_classes(name, table, parts, targets, faults)
     if not (parts == TRAIN).any():
-        wrong = "; ".join(map(str, faults.found()))
-        raise BadRequest(f"data set {name!r} has no rows to train on" + (f": {wrong}" if wrong else ""))
+        raise BadRequest(f"data set {name!r} has no rows to train on{faults.because}")
     features = {feature: table.columns[feature] for feature in request.features}
     _check_categories(name, features, request)
     if missing := {feature: int(column.missing.sum()) for feature, column in features.items() if column.missing.any()}:
@@ -71,7 +70,7 @@ def make(
         "targets": [_about(target, column) for target, column in targets.columns.items()], "how": request.how,
         "parts": [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
         "scale_targets": request.scale_targets and targets.task == "regression",
-        "faults": [fault.as_json() for fault in faults.found()], "notes": notes, "missing": missing,
+        "notes": notes, "missing": missing,
     }
 
 
@@ -95,8 +94,7 @@ def _read(
     named = (*request.categorical, *((request.part,) if request.part else ()))
     table = read(path, request.wanted, named, faults, progress)
     if not len(table):
-        wrong = "; ".join(map(str, faults.found()))
-        raise BadRequest(f"data set {name!r} has no rows that can be used" + (f": {wrong}" if wrong else ""))
+        raise BadRequest(f"data set {name!r} has no rows that can be used{faults.because}")
     return table
 
 
@@ -142,10 +140,9 @@ def _with_large_classes(
     trained = large_enough(column.codes.astype(np.int64), parts, column.names, faults, noun="rows")
     kept = np.asarray(trained[column.codes])
     if trained.sum() < 2:
-        wrong = "; ".join(map(str, faults.found()))
         raise BadRequest(
             f"data set {name!r}: column {shown(head)!r} has {trained.sum()} classes that can be used, and training "
-            "needs two" + (f": {wrong}" if wrong else "")
+            f"needs two{faults.because}"
         )
     codes = (np.cumsum(trained) - 1)[column.codes[kept]].astype(np.int32)
     names = tuple(one for one, any_ in zip(column.names, trained, strict=True) if any_)
@@ -209,7 +206,7 @@ def load(name: str, kept: Decoded, notes: tuple[str, ...], seed: int, validation
     prints = kept.array("prints")
     given = np.column_stack([column.values if isinstance(column, Numbers) else column.codes
                              for column in targets.values()])
-    return with_row_warnings(arrays, [prints[chosen] for chosen in division], "rows",
+    return with_split_warnings(arrays, [prints[chosen] for chosen in division], "rows",
                             [given[chosen] for chosen in division])
 
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from velodrome.engines.tensorflow.examples import Examples, gather
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.base import Task
-from velodrome.tasks.regression import Regression
 from velodrome.tasks.schedule import Partition, evaluation_indices
+from velodrome.tasks.supervised import Regression
 
 EVALUATION_BATCH = 500
 

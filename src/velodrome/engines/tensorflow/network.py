@@ -25,7 +25,7 @@ from velodrome.models import keras_zoo
 from velodrome.models.checks import byte_input_note, check_outputs, class_scores, other_size, way_out
 from velodrome.models.own import builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
-from velodrome.tasks.classes import Classification
+from velodrome.tasks.supervised import Classification
 
 _MOST_CONFUSED = 100
 

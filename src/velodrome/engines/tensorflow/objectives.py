@@ -15,11 +15,10 @@ from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and
 from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
 from velodrome.errors import BadRequest
 from velodrome.models.checks import class_scores
-from velodrome.tasks.classes import Binary, MultiLabel
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
-from velodrome.tasks.regression import Regression
+from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 #: A confusion matrix of more classes is unreadable and large.
 MOST_CONFUSED = 100

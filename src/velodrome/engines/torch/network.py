@@ -25,7 +25,7 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.checks import byte_input_note, other_size, way_out
-from velodrome.tasks.classes import Classification
+from velodrome.tasks.supervised import Classification
 
 #: Sum of the losses of a batch, from the model's outputs and the labels.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -16,11 +16,10 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.calling import SoftmaxInput, scores
 from velodrome.engines.torch.feed import repeated
 from velodrome.errors import BadRequest
-from velodrome.tasks.classes import Binary, MultiLabel
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
-from velodrome.tasks.regression import Regression
+from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 
 class Objective(ABC):

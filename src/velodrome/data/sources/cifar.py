@@ -8,20 +8,18 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from velodrome import files
-from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.base import DataError, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
-from velodrome.data.split import held_out
+from velodrome.data.sources.published import PublishedImages
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.examples import ExampleSet
+    from velodrome.data.examples import ExamplePart
 
 _SIDE, _CHANNELS = 32, 3
 #: A label, then the red, the green and the blue plane.
@@ -30,130 +28,61 @@ RECORD = 1 + _CHANNELS * _SIDE * _SIDE
 _MOST_MEMBERS = 100
 
 
-@dataclass(frozen=True)
-class Cifar:
-    """Training and test images as published; validation is a stratified, seeded share of the training images."""
+@dataclass(frozen=True, kw_only=True)
+class Cifar(PublishedImages):
+    """Files are those of training in order, then that of the test; a mirror may hold them without the archive."""
 
-    name: str
-    title: str
-    licence: str
-    homepage: str
-    #: The training files in order, then the test file; a mirror may hold them without the archive.
-    files: tuple[RemoteFile, ...]
     archive: RemoteFile
     #: The folder of the files within the archive.
     within: str
-    publishers: tuple[str, ...]
-    class_names: tuple[str, ...]
 
-    def describe(self, validation: float) -> Description:
+    @property
+    def counts(self) -> tuple[int, int]:
         *train, test = (file.bytes // RECORD for file in self.files)
-        kept = held_out(sum(train), validation)
-        return Description(
-            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=sum(train) - kept,
-            validation=kept, test=test, input_shape=(_SIDE, _SIDE, _CHANNELS), classes=len(self.class_names),
-            bytes=self.archive.bytes, class_names=self.class_names,
-        )
+        return sum(train), test
 
-    def is_here(self) -> bool:
-        paths = [(self._path(file), file.bytes) for file in self.files]
-        return all(path.exists() and path.stat().st_size == size for path, size in paths)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return _SIDE, _SIDE, _CHANNELS
 
-    def verify(self) -> list[Checked]:
-        found = []
-        for file in self.files:
-            path = self._path(file)
-            same = path.exists() and files.sha256_of(path) == file.sha256
-            found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
-        return found
+    @property
+    def fetched_bytes(self) -> int:
+        return self.archive.bytes
 
     def prepare(self, progress: Progress | None) -> None:
         """Take the files from the mirror, or out of the archive, which is removed afterwards."""
         try:
             ensure(self.name, self.files, system=None, publishers=(), progress=None)
-            return
         except DataError:
             ensure(self.name, [self.archive], system=None, publishers=self.publishers, progress=progress)
-        packed = self._path(self.archive)
-        try:
-            with cache.exclusive(packed.parent):
-                for file, payload in unpack(packed, self.within, self.files).items():
-                    cache.store(self._path(file), payload)
-                packed.unlink(missing_ok=True)
-        except OSError as error:
-            raise DataError(
-                f"data set {self.name!r} cannot be stored in {packed.parent} ({error.strerror or error}): free some "
-                "space, or set VELODROME_CACHE to a folder that can be written"
-            ) from error
+            packed = self.path(self.archive)
+            self.store(unpack(packed, self.within, self.files))
+            packed.unlink(missing_ok=True)
 
-    def load(self, seed: int, validation: float) -> ExampleSet:
-        from velodrome.data.examples import image_part, image_set
-        from velodrome.data.split import split_images, stratified
-        from velodrome.data.split_warnings import with_split_warnings
+    def read(self) -> tuple[ExamplePart, ExamplePart]:
+        from velodrome.data.examples import image_part
 
-        *trained, tested = (read_records(payload) for payload in self._payloads())
-        whole, test = (image_part(*_joined(some)) for some in (trained, [tested]))
-        marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
-        train, validation_part = split_images(whole, marked)
-        splits = image_set(
-            self.name, train, validation_part, test, classes=len(self.class_names), scale=1 / 255,
-            class_names=self.class_names,
-        )
-        prints = self._fingerprints(whole.images, test.images)
-        first, last = prints[: len(whole)], prints[len(whole) :]
-        return with_split_warnings(splits, (first[~marked], first[marked], last))
-
-    def _path(self, file: RemoteFile) -> Path:
-        return cache.folder() / self.name / file.payload_name
-
-    def _payloads(self) -> list[mmap.mmap]:
-        """The files out of the cache, which is filled first if it is not whole."""
-        for fetched in (False, True):
-            payloads = [cache.read(self._path(file), file) for file in self.files]
-            whole = [payload for payload in payloads if payload is not None]
-            if len(whole) == len(self.files):
-                return whole
-            if not fetched:
-                self.prepare(None)
-        raise DataError(
-            f"data set {self.name!r} changes in {cache.folder() / self.name} while it is read: see what else writes "
-            "there"
-        )
-
-    def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
-        import numpy as np
-
-        from velodrome.data.split_warnings import fingerprints
-
-        def make(folder: Path) -> dict[str, Any]:
-            np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
-            return {}
-
-        key = cache.key_of(("fingerprints",), ((file.name, file.bytes, file.crc32 or 0) for file in self.files))
-        try:
-            return cache.keep(f"fingerprints of {self.name}", key, make).array("fingerprints")
-        except DataError:
-            return np.concatenate([fingerprints(some) for some in images])
+        *trained, tested = map(read_records, self.payloads())
+        return image_part(*_joined(trained)), image_part(*_joined([tested]))
 
 
 def unpack(archive: Path, within: str, wanted: tuple[RemoteFile, ...]) -> dict[RemoteFile, bytes]:
     """The wanted files of a tar archive, each compared with its checksum. No name of the archive becomes a path."""
     by_name = {f"{within}/{file.name}": file for file in wanted}
-    found: dict[RemoteFile, bytes] = {}
+    payloads: dict[RemoteFile, bytes] = {}
     try:
         with tarfile.open(archive, "r:gz") as packed:
             for number, member in enumerate(packed):
                 file = by_name.get(member.name.removeprefix("./"))
                 if file is not None:
-                    found[file] = _member(packed, member, file)
-                if len(found) == len(wanted) or number >= _MOST_MEMBERS:
+                    payloads[file] = _member(packed, member, file)
+                if len(payloads) == len(wanted) or number >= _MOST_MEMBERS:
                     break
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"{archive} cannot be read ({error}): remove it, and it is fetched again") from None
-    if missing := [file.name for file in wanted if file not in found]:
+    if missing := [file.name for file in wanted if file not in payloads]:
         raise DataError(f"{archive} holds no {', '.join(missing)}: remove it, and it is fetched again")
-    return found
+    return payloads
 
 
 def _member(packed: tarfile.TarFile, member: tarfile.TarInfo, file: RemoteFile) -> bytes:
@@ -193,7 +122,7 @@ def _batch(name: str, sha256: str, crc32: int) -> RemoteFile:
     return RemoteFile(name, 10_000 * RECORD, "", 10_000 * RECORD, sha256, crc32)
 
 
-DATA_SETS: tuple[DataSet, ...] = (
+DATA_SETS = (
     Cifar(
         name="cifar-10",
         title="CIFAR-10: small photographs of ten kinds of things",

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, Description, Progress
+from velodrome.data.base import Checked, DataError, Faults, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure, mirror_folder
-from velodrome.data.images.listings import list_folders
 from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.source import Description
+from velodrome.data.sources.photos import list_folders
 from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
@@ -68,12 +68,12 @@ class Fruits(PhotoSet):
             bytes=ARCHIVE.bytes, class_names=names,
         )
 
-    def make(self, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         fetch(progress)
-        return super().make(folder, progress)
+        return super().make(folder, faults, progress)
 
-    def _splits(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
-        splits = super()._splits(seed, validation, part)
+    def _loaded(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
+        splits = super()._loaded(seed, validation, part)
         if not self.merged:
             return splits
         import numpy as np
@@ -104,10 +104,10 @@ class Fruits(PhotoSet):
 
     def verify(self) -> list[Checked]:
         path = cache.folder() / FOLDER / ARCHIVE.name
-        found = cache.verify(self.source)
+        checked = cache.verify(self.source)
         if path.exists():
-            found.append(Checked(str(path), "ok" if files.sha256_of(path) == ARCHIVE.sha256 else "damaged"))
-        return found or [Checked(str(path), "missing")]
+            checked.append(Checked.by_checksum(path, ARCHIVE.sha256))
+        return checked or [Checked(str(path), "missing")]
 
 
 def fetch(progress: Progress | None) -> None:

@@ -1,6 +1,7 @@
-"""Finds code of the user's by `module:function`, in the current folder or on PYTHONPATH.
+"""How the user's own data and code are named: a path with options after a `?`, or `module:function`.
 
-Functions of Python's standard library are refused where the user's own one is expected: `os:system` is a mistake.
+A module is looked for in the current folder and on PYTHONPATH. Functions of Python's standard library are refused where
+the user's own one is expected: `os:system` is a mistake.
 """
 
 from __future__ import annotations
@@ -10,13 +11,78 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
+from urllib.parse import parse_qsl
 
+from velodrome import files
+from velodrome.data.base import BadData
+from velodrome.data.source import Source
 from velodrome.errors import BadRequest
+
+
+@dataclass(frozen=True)
+class PathFormat:
+    """A kind of data that `path:` may name."""
+
+    #: Whether a file or folder, with these options, is of this kind.
+    takes: Callable[[Path, Mapping[str, str]], bool]
+    #: Names of the options that it has.
+    options: tuple[str, ...]
+    #: The data set of a name, at a path, with these options.
+    source: Callable[[str, Path, Mapping[str, str], BadData], Source]
+
+
+def check_exists(name: str, path: Path) -> None:
+    """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
+    try:
+        if not path.is_dir():
+            files.check_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
+    except OSError as error:
+        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
+
+
+def expanded(path: str) -> Path:
+    """A path with `~` as the user's folder; an unknown user's stays as it is, and leads nowhere."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def split_options(rest: str) -> tuple[Path, dict[str, str]]:
+    """The path before a `?`, and the options after it; a `?` that belongs to the path's name stays there."""
+    whole = expanded(rest)
+    if "?" not in rest or os.path.lexists(whole):
+        return whole, {}
+    before, _, after = rest.rpartition("?")
+    try:
+        return expanded(before), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
+
+
+def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Refuse options that this kind of data does not have."""
+    for option in options:
+        if option not in known:
+            choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
+            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+
+
+def follows_links(name: str, options: Mapping[str, str]) -> bool:
+    """Whether links that lead out of the folder are followed."""
+    if options.get("links", "follow") != "follow":
+        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
+    return "links" in options
 
 
 def _is_standard(module: str) -> bool:
@@ -36,10 +102,16 @@ def refuse_standard(option: str, name: str, module: str) -> None:
         )
 
 
-def refuse_standard_function(option: str, name: str, found: object) -> None:
+def refuse_standard_function(option: str, name: str, function: object) -> None:
     """Refuse a function that the user's module only imported from the standard library."""
-    if isinstance(found, FunctionType | BuiltinFunctionType | type):
-        refuse_standard(option, name, found.__module__ or "builtins")
+    if isinstance(function, FunctionType | BuiltinFunctionType | type):
+        refuse_standard(option, name, function.__module__ or "builtins")
+
+
+def is_function(name: str) -> bool:
+    """Whether a name has the form `module:function`."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
 
 
 def no_module(option: str, name: str, module: str) -> BadRequest:
@@ -54,15 +126,15 @@ def users_roots() -> list[str]:
 def file_of_module(module: str, path: list[str]) -> Path | None:
     """The file, or the folder of a package without one, that a module of a path would be imported from; nothing is
     imported."""
-    found, places = None, path
+    spec, places = None, path
     names = module.split(".")
     for count in range(1, len(names) + 1):
-        found = PathFinder.find_spec(".".join(names[:count]), places)
-        if found is None:
+        spec = PathFinder.find_spec(".".join(names[:count]), places)
+        if spec is None:
             return None
-        places = list(found.submodule_search_locations or ())
-    assert found is not None
-    return Path(found.origin) if found.origin else Path(places[0]) if places else None
+        places = list(spec.submodule_search_locations or ())
+    assert spec is not None
+    return Path(spec.origin) if spec.origin else Path(places[0]) if places else None
 
 
 def is_installed(file: Path) -> bool:
@@ -85,20 +157,20 @@ def imported(option: str, name: str, what: str = "function") -> Callable[..., An
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        member: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             raise no_module(option, name, error.name) from None
         raise
-    _refuse_another(option, name, found)
+    _refuse_another(option, name, member)
     for part in function.split("."):
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             raise BadRequest(f"{option} {name!r}: module {module!r} has no {part!r}")
-        found = getattr(found, part)
-    if not callable(found):
+        member = getattr(member, part)
+    if not callable(member):
         raise BadRequest(f"{option} {name!r}: {function!r} is not a {what}")
-    refuse_standard_function(option, name, found)
-    called: Callable[..., Any] = found
+    refuse_standard_function(option, name, member)
+    called: Callable[..., Any] = member
     return called
 
 

@@ -1,10 +1,12 @@
-"""Classification, binary and multi-label classification: one of several classes, or yes and no, for every example.
+"""Tasks with targets: classes, yes or no once or several times for every example, or numbers.
 
-A model of the last two returns one logit per answer; an answer is yes where its logit is above 0. No framework here.
+A model of binary and multi-label classification returns one logit per answer; an answer is yes where its logit is above
+0. Regression learns by the mean squared error. No framework here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.targets import as_binary, as_classes, as_labels
+from velodrome.tasks.targets import as_binary, as_classes, as_labels, as_numbers
 
 if TYPE_CHECKING:
     from velodrome.data.examples import ExampleSet
@@ -99,7 +101,7 @@ class _Labels(ExampleTask):
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         hits, false_alarms, misses = (counts[name] for name in self.counted[1:4])
         labels, area = counts.get("auc_labels") or 0, counts.get("auc_sum")
-        found: dict[str, float | None] = {
+        values: dict[str, float | None] = {
             "accuracy": float(counts["correct"] / counts["total"]),
             "precision": _share(hits, hits + false_alarms),
             "recall": _share(hits, hits + misses),
@@ -107,7 +109,7 @@ class _Labels(ExampleTask):
             "roc_auc": float(area / labels) if labels and area is not None else None,
             "loss": mean_loss(counts),
         }
-        return {metric.name: found[metric.name] for metric in self.metrics}
+        return {metric.name: values[metric.name] for metric in self.metrics}
 
     def amount(self, counts: Mapping[str, Any]) -> str:
         correct, total = counts.get("correct"), counts.get("total")
@@ -159,3 +161,64 @@ class MultiLabel(_Labels):
 
 def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
+
+
+#: Rows that are read at a time where they are computed.
+_ROWS = 1024
+
+
+class Regression(ExampleTask):
+    """Counts errors of the predicted numbers; those of an example with several are averaged over them.
+
+    R² compares the squared errors with those of the constant prediction that is best for the part: the mean of its
+    targets, number by number. `deviations` are the squares of that comparison, counted around that mean, because
+    the difference of two large sums would lose them. Of several numbers per example, R² weighs each by its variance.
+    """
+
+    name = "regression"
+    side = "arrays"
+    metrics = (
+        Metric("mae", "less", ".4g", margin=0.05, relative_margin=True), Metric("rmse", "less", ".4g"),
+        Metric("r2", "more", ".4f"), LOSS,
+    )
+    counted = ("absolute_errors", "squared_errors", "deviations")
+
+    def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
+        absolute, squared, deviations = (_finite(counts[name]) for name in self.counted)
+        total = counts["total"]
+        return {
+            "mae": None if absolute is None else absolute / total,
+            "rmse": None if squared is None else math.sqrt(squared / total),
+            "r2": None if squared is None or not deviations else 1 - squared / deviations,
+            "loss": mean_loss(counts),
+        }
+
+    def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
+        return as_numbers(job, data.as_arrays())
+
+    def outputs(self, data: ExampleSet) -> int:
+        return math.prod(data.targets[0].shape)
+
+    def centre(self, data: ExampleSet, part: str) -> NDArray[np.float64]:
+        """What `deviations` of a part are counted from: the mean of its targets, of the shape of one example's.
+
+        Not a number for training rows that are computed one by one: their R² is not known.
+        """
+        import numpy as np
+
+        examples = getattr(data, part)
+        if examples.targets:
+            (values,) = examples.targets.values()
+            return np.zeros(values.shape[1:]) if not len(values) else np.mean(values, axis=0, dtype=np.float64)
+        shape = examples.target_fields[0].shape
+        if part == "train":  # rows that are computed: reading all of them would take as long as an epoch
+            return np.full(shape, np.nan)
+        total = np.zeros(shape)
+        for first in range(0, len(examples), _ROWS):
+            _, targets = examples.gather(np.arange(first, min(first + _ROWS, len(examples)), dtype=np.int64))
+            total += sum(values.sum(axis=0, dtype=np.float64) for values in targets.values())
+        return total / max(1, len(examples))
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

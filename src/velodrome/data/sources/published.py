@@ -1,98 +1,128 @@
-"""The MNIST family: four gzipped idx files a data set. Another one of this kind is another entry at the end."""
+"""Data sets whose files a publisher offers, and those of the MNIST family: four gzipped idx files each.
+
+Another data set in MNIST's format is another entry at the end.
+"""
 
 from __future__ import annotations
 
 import math
 import mmap
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, DataSet, Description, Progress
+from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.fetch import ensure
-from velodrome.data.split import held_out
+from velodrome.data.source import Description, Source
+from velodrome.data.split import held_out, stratified
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from velodrome.data.examples import ExampleSet
+    from velodrome.data.examples import ExamplePart, ExampleSet
 
 _UNSIGNED_BYTES = 0x08
 
 
 @dataclass(frozen=True)
-class IdxDataSet:
-    """Images and labels of a training and a test set; validation is a stratified, seeded share of the training set."""
+class PublishedFiles(Source):
+    """Data in files that lie in the cache as they were published, under the name of the data set."""
 
     name: str
     title: str
     licence: str
     homepage: str
-    #: Training images and labels, test images and labels.
-    files: tuple[RemoteFile, RemoteFile, RemoteFile, RemoteFile]
-    #: Addresses to which a file's name is appended, tried in this order.
-    publishers: tuple[str, ...]
-    #: Where a package of the operating system puts the same files.
-    system: Path | None = None
-    examples: int = 60_000
-    test: int = 10_000
-    side: int = 28
-    classes: int = 10
-    class_names: tuple[str, ...] = tuple("0123456789")
+    files: tuple[RemoteFile, ...]
 
-    def describe(self, validation: float) -> Description:
-        kept = held_out(self.examples, validation)
-        return Description(
-            name=self.name,
-            title=self.title,
-            licence=self.licence,
-            homepage=self.homepage,
-            train=self.examples - kept,
-            validation=kept,
-            test=self.test,
-            input_shape=(self.side, self.side, 1),
-            classes=self.classes,
-            bytes=sum(file.gz_bytes for file in self.files),
-            class_names=self.class_names,
-        )
+    def path(self, file: RemoteFile) -> Path:
+        return cache.folder() / self.name / file.payload_name
 
     def is_here(self) -> bool:
-        folder = cache.folder() / self.name
-        paths = [(folder / file.payload_name, file.bytes) for file in self.files]
+        paths = [(self.path(file), file.bytes) for file in self.files]
         return all(path.exists() and path.stat().st_size == size for path, size in paths)
 
     def verify(self) -> list[Checked]:
-        found = []
-        for file in self.files:
-            path = cache.folder() / self.name / file.payload_name
-            same = path.exists() and files.sha256_of(path) == file.sha256
-            found.append(Checked(str(path), "ok" if same else "damaged" if path.exists() else "missing"))
-        return found
+        return [Checked.by_checksum(self.path(file), file.sha256) for file in self.files]
 
-    def prepare(self, progress: Progress | None) -> None:
-        ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
+    def payloads(self) -> list[mmap.mmap]:
+        """The files out of the cache, which is filled first if it is not whole."""
+        for fetched in (False, True):
+            payloads = [cache.read(self.path(file), file) for file in self.files]
+            whole = [payload for payload in payloads if payload is not None]
+            if len(whole) == len(self.files):
+                return whole
+            if not fetched:
+                self.prepare(None)
+        raise DataError(
+            f"data set {self.name!r} changes in {cache.folder() / self.name} while it is read: see what else writes "
+            "there"
+        )
+
+    def store(self, payloads: dict[RemoteFile, bytes]) -> None:
+        """Put files that came another way than one by one into the cache."""
+        folder = cache.folder() / self.name
+        try:
+            with cache.exclusive(folder):
+                for file, payload in payloads.items():
+                    cache.store(self.path(file), payload)
+        except OSError as error:
+            raise DataError(
+                f"data set {self.name!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or "
+                "set VELODROME_CACHE to a folder that can be written"
+            ) from error
+
+
+@dataclass(frozen=True)
+class PublishedImages(PublishedFiles):
+    """Images of a training and a test set; validation is a stratified, seeded share of the training set."""
+
+    class_names: tuple[str, ...]
+    publishers: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """Training and test images."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+
+    @property
+    @abstractmethod
+    def fetched_bytes(self) -> int: ...
+
+    @abstractmethod
+    def read(self) -> tuple[ExamplePart, ExamplePart]:
+        """Training and test images, which may be views of the files."""
+
+    def describe(self, validation: float) -> Description:
+        train, test = self.counts
+        kept = held_out(train, validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=train - kept,
+            validation=kept, test=test, input_shape=self.shape, classes=len(self.class_names),
+            bytes=self.fetched_bytes, class_names=self.class_names,
+        )
 
     def load(self, seed: int, validation: float) -> ExampleSet:
         from velodrome.data.examples import image_part, image_set
-        from velodrome.data.split import split_images, stratified
         from velodrome.data.split_warnings import with_split_warnings
 
-        images, labels, test_images, test_labels = (read_idx(payload) for payload in self._payloads())
-        whole = image_part(images[..., None], labels.astype("int64"))
-        kept = held_out(len(whole), validation)
-        marked = stratified(whole.labels, kept, seed, 0)
-        train, validation_part = split_images(whole, marked)
-        test = image_part(test_images[..., None].copy(), test_labels.astype("int64"))
-        splits = image_set(
-            self.name, train, validation_part, test, classes=self.classes, scale=1 / 255, class_names=self.class_names
+        whole, test = self.read()
+        marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
+        train, validated = (image_part(whole.images[rows], whole.labels[rows]) for rows in (~marked, marked))
+        images = image_set(
+            self.name, train, validated, test, classes=len(self.class_names), class_names=self.class_names
         )
-        prints = self._fingerprints(images, test_images)
-        trained, tested = prints[: len(images)], prints[len(images) :]
-        return with_split_warnings(splits, (trained[~marked], trained[marked], tested))
+        prints = self._fingerprints(whole.images, test.images)
+        first, last = prints[: len(whole)], prints[len(whole) :]
+        return with_split_warnings(images, (first[~marked], first[marked], last))
 
     def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
@@ -110,17 +140,39 @@ class IdxDataSet:
         except DataError:
             return np.concatenate([fingerprints(some) for some in images])
 
-    def _payloads(self) -> list[mmap.mmap]:
-        """The four files out of the cache, which is filled first if it is not whole."""
-        for fetched in (False, True):
-            folder = cache.folder() / self.name
-            payloads = [cache.read(folder / file.payload_name, file) for file in self.files]
-            whole = [payload for payload in payloads if payload is not None]
-            if len(whole) == len(self.files):
-                return whole
-            if not fetched:
-                self.prepare(None)
-        raise DataError(f"data set {self.name!r} changes in {folder} while it is read: see what else writes there")
+
+@dataclass(frozen=True, kw_only=True)
+class IdxDataSet(PublishedImages):
+    """Files are training images and labels, test images and labels."""
+
+    #: Where a package of the operating system puts the same files.
+    system: Path | None = None
+    examples: int = 60_000
+    test: int = 10_000
+    side: int = 28
+    class_names: tuple[str, ...] = tuple("0123456789")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.examples, self.test
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.side, self.side, 1
+
+    @property
+    def fetched_bytes(self) -> int:
+        return sum(file.gz_bytes for file in self.files)
+
+    def prepare(self, progress: Progress | None) -> None:
+        ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
+
+    def read(self) -> tuple[ExamplePart, ExamplePart]:
+        from velodrome.data.examples import image_part
+
+        images, labels, test_images, test_labels = map(read_idx, self.payloads())
+        return (image_part(images[..., None], labels.astype("int64")),
+                image_part(test_images[..., None].copy(), test_labels.astype("int64")))
 
 
 def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:
@@ -138,7 +190,7 @@ def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:
     return np.frombuffer(payload, dtype=np.uint8, offset=offset).reshape(shape)
 
 
-DATA_SETS: tuple[DataSet, ...] = (
+DATA_SETS = (
     IdxDataSet(
         name="mnist",
         title="MNIST: handwritten digits",

@@ -1,22 +1,26 @@
-"""Which photographs there are and what they show: by their folders, or by the rows of a table.
+"""The user's own photographs: which there are and what they show, by their folders or by the rows of a table.
 
-One folder a class, or folders for training, validation and test above them; or a column with the image's file and one
-with its label. A table cannot make Velodrome read outside the folder it lies in, and links there only if the user says
-so.
+One folder a class, or folders for training, validation and test above them, also in a .zip; or a column with the
+image's file and one with its label. A table cannot make Velodrome read outside the folder it lies in, and links there
+only if the user says so.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
+from collections.abc import Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from velodrome.data.base import Faults
+from velodrome.data.base import BadData, Faults
 from velodrome.data.delimited import check_columns, columns, read_rows
-from velodrome.data.images.photos import Listing
+from velodrome.data.images.photos import Listing, PhotoSet
+from velodrome.data.own.names import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
-from velodrome.data.storage.trees import File, FolderTree, Tree
+from velodrome.data.storage.trees import File, FolderTree, Tree, tree_of
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -27,36 +31,36 @@ def list_folders(tree: Tree) -> Listing:
 
     parts = _parts_of(tree)
     depth = 2 if parts else 1
-    found: dict[tuple[int, str], list[File]] = {}
+    files_of: dict[tuple[int, str], list[File]] = {}
     for folder in tree.folders:
         pieces = PurePosixPath(folder).parts
         if len(pieces) == depth:
-            found[parts.get(pieces[0], TRAIN), pieces[-1]] = []
+            files_of[parts.get(pieces[0], TRAIN), pieces[-1]] = []
     ignored = 0
     for file in tree.files:
         pieces = PurePosixPath(file.name).parts
         if len(pieces) <= depth or PurePosixPath(file.name).suffix.lower() not in ENDINGS:
             ignored += 1
         else:
-            found[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
+            files_of[parts.get(pieces[0], TRAIN), pieces[depth - 1]].append(file)
     faults = Faults()
     for lost in tree.lost:
         # Where classes are expected it may have been one; further down only images count.
         if lost.name.count("/") < depth or PurePosixPath(lost.name).suffix.lower() in ENDINGS:
             faults.add(lost.what, lost.name, lost.reason)
-    names = sorted({name for _, name in found})
+    names = sorted({name for _, name in files_of})
     if not names:
         wrong = "".join(f"; it has {fault}" for fault in faults.found())
         raise BadRequest(
             f"{tree.place!r} has no folders: put the images of each class into a folder named after the class{wrong}"
         )
     empty = [
-        name for name, group in groupby(sorted(found, key=lambda key: key[1]), key=lambda key: key[1])
-        if not any(found[key] for key in group)
+        name for name, group in groupby(sorted(files_of, key=lambda key: key[1]), key=lambda key: key[1])
+        if not any(files_of[key] for key in group)
     ]
     names = [name for name in names if name not in empty]
     places = {name: place for place, name in enumerate(names)}
-    rows = [(part, places[name], file) for (part, name), files in sorted(found.items()) for file in files]
+    rows = [(part, places[name], file) for (part, name), files in sorted(files_of.items()) for file in files]
     notes = [f"{ignored:,} files that are no images by their names were not looked at"] if ignored else []
     if not parts:
         notes += _maybe_parts(tree)
@@ -202,3 +206,54 @@ def _without_odd_labels(rows: list[tuple[File, str, int, int]], faults: Faults) 
     for _, text, _, line in odd:
         faults.add("labels that are no whole numbers like the others", f"line {line}", text)
     return [row for row in rows if row[1].isdecimal()]
+
+
+_LARGEST_SIDE = 10_000
+
+
+def _of_folders(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
+    lister = partial(_list_folders, path, follow_links=follows_links(name, options))
+    return PhotoSet(
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
+        channels=_channels(name, options), options=(options.get("links"),),
+    )
+
+
+def _of_table(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
+    image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
+    follow = follows_links(name, options)
+    lister = partial(list_table, path, image=image, label=label, part=part, follow_links=follow)
+    return PhotoSet(
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
+        channels=_channels(name, options), options=(image, label, part, options.get("links")),
+    )
+
+
+def _list_folders(path: Path, *, follow_links: bool) -> Listing:
+    return list_folders(tree_of(path, follow_links=follow_links))
+
+
+def _size(name: str, options: Mapping[str, str]) -> tuple[int, int] | None:
+    if "size" not in options:
+        return None
+    match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
+    height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
+        raise BadRequest(f"--dataset {name!r}: size {options['size']!r} is none; write height and width as size=64x48")
+    return height, width
+
+
+def _channels(name: str, options: Mapping[str, str]) -> int | None:
+    if "channels" not in options:
+        return None
+    if options["channels"] not in ("1", "3"):
+        raise BadRequest(f"--dataset {name!r}: channels {options['channels']!r}; 1 is grey and 3 is colour")
+    return int(options["channels"])
+
+
+FORMATS = (
+    PathFormat(lambda path, options: path.is_dir() or path.suffix.lower() == ".zip", ("size", "channels", "links"),
+               _of_folders),
+    PathFormat(lambda path, options: path.suffix.lower() in (".csv", ".tsv") and "target" not in options,
+               ("size", "channels", "links", "image", "label", "part"), _of_table),
+)

@@ -1,28 +1,35 @@
-"""A switch in user space that forwards each packet after a fixed time, for kernels without `netem`.
+"""Programs of the emulation, standard library only: each ends when its standard input closes.
 
-Run as a program; standard library only. It makes a TAP device `eth0` in the namespace of each node, reads packets from
-them and writes each to the node that it is for once it is due. Large TCP segments pass whole (`IFF_VNET_HDR`), so that
-1 Gbit/s is two thousand packets a second. What a node receives is limited here, what it sends by its own queue.
-It ends when its standard input closes; lines on it cut nodes off from the others, connect them again, and add one more.
+`switch` forwards each packet after a fixed time, for kernels without `netem`. It makes a TAP device `eth0` in the
+namespace of each node, reads packets from them and writes each to the node that it is for once it is due. Large TCP
+segments pass whole (`IFF_VNET_HDR`), so that 1 Gbit/s is two thousand packets a second. What a node receives is limited
+here, what it sends by its own queue. Lines on its input cut nodes off from the others, connect them again, and add one.
+
+`relay` carries TCP connections of nodes to whatever this machine can reach, such as an HDFS. It listens in the
+namespace of the gateway, where the kernel redirects every connection that leaves the cluster to it, and connects from
+the machine's own namespace to where that was meant to go. So neither an address nor a route of the machine changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import fcntl
 import heapq
 import os
 import select
+import socket
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+_CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TAP, _IFF_NO_PI, _IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4, _TUN_F_TSO6 = 0x01, 0x02, 0x04
-_CLONE_NEWNET = 0x40000000
 _PR_SET_TIMERSLACK = 29
 #: Of the header that precedes each packet, and where the address of its receiver is.
 _HEADER = 10
@@ -33,6 +40,33 @@ _TURN = 32
 BURST, QUEUE = 0.005, 0.05
 #: First bytes of the hardware addresses; the number of the node follows.
 ADDRESSES = "02:56:44:00"
+#: Where connections are redirected to, in the gateway's namespace.
+PORT = 19990
+_SO_ORIGINAL_DST = 80
+_CONNECT_SECONDS = 10.0
+_BLOCK = 1 << 18
+
+
+def command(program: str, *words: object) -> list[str]:
+    """The command line of one of the programs, without site packages, so that it starts at once."""
+    return [sys.executable, "-I", "-S", __file__, program, *map(str, words)]
+
+
+def _enter(namespace: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+@contextmanager
+def _namespace_of(process: int | str) -> Iterator[int]:
+    """The network namespace of a process, opened for the block."""
+    namespace = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
+    try:
+        yield namespace
+    finally:
+        os.close(namespace)
+
 
 
 def hardware_address(number: int) -> str:
@@ -111,13 +145,8 @@ class Switch:
 
 def open_tap(holder: int) -> int:
     """A TAP device named eth0 in the network namespace of a process."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    namespace = os.open(f"/proc/{holder}/ns/net", os.O_RDONLY)
-    try:
-        if libc.setns(namespace, _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns")
-    finally:
-        os.close(namespace)
+    with _namespace_of(holder) as namespace:
+        _enter(namespace)
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tap, _TUNSETIFF, struct.pack("16sH22x", b"eth0", _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
     with suppress(OSError):
@@ -136,7 +165,7 @@ def _hurry() -> None:
             os.nice(-15)
 
 
-def main(latency: str, bandwidth: str, *holders: str) -> None:
+def run_switch(latency: str, bandwidth: str, *holders: str) -> None:
     taps = [open_tap(int(holder)) for holder in holders]
     switch = Switch(float(latency), float(bandwidth), taps)
     _hurry()
@@ -160,5 +189,60 @@ def main(latency: str, bandwidth: str, *holders: str) -> None:
         switch.deliver(time.monotonic())
 
 
+def listen_in(holder: int) -> socket.socket:
+    """A socket that listens in the network namespace of a process; ours stays what it was."""
+    with _namespace_of("self") as ours, _namespace_of(holder) as theirs:
+        _enter(theirs)
+        try:
+            return socket.create_server(("0.0.0.0", PORT), backlog=256)  # the namespace has no way to the outside
+        finally:
+            _enter(ours)
+
+
+def meant_for(connection: socket.socket) -> tuple[str, int]:
+    """The address that a redirected connection was made to."""
+    port, address = struct.unpack("!2xH4s8x", connection.getsockopt(socket.SOL_IP, _SO_ORIGINAL_DST, 16))
+    return socket.inet_ntoa(address), port
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_BLOCK):
+        writer.write(data)
+        await writer.drain()
+    with suppress(OSError):
+        writer.write_eof()
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Connect one connection through, until both sides have said everything."""
+    outside: asyncio.StreamWriter | None = None
+    try:
+        host, port = meant_for(writer.get_extra_info("socket"))
+        answers, there = await asyncio.wait_for(asyncio.open_connection(host, port), _CONNECT_SECONDS)
+        outside = there
+        await asyncio.gather(_copy(reader, there), _copy(answers, writer))
+    except (OSError, TimeoutError):
+        # Reset rather than closed: the client learns that it has failed.
+        with suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    finally:
+        for one in (writer, outside):
+            if one is not None:
+                one.close()
+
+
+async def serve(listener: socket.socket) -> None:
+    over = asyncio.Event()
+    server = await asyncio.start_server(carry, sock=listener)
+    asyncio.get_running_loop().add_reader(0, lambda: over.set() if not os.read(0, 4096) else None)
+    os.write(1, b"ready\n")
+    async with server:
+        await over.wait()
+    os._exit(0)  # connections that are open end with the nodes
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "switch":
+        run_switch(*sys.argv[2:])
+    else:
+        asyncio.run(serve(listen_in(int(sys.argv[2]))))

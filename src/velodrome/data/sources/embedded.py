@@ -1,0 +1,188 @@
+"""Small data that ships with Velodrome, so that no download is needed: handwritten digits, and two tables.
+
+Sources and licences are in `digits.md` and `tables.md`, beside the files. A fifth is the test set, and a share of the
+rest the validation set: both seeded, and stratified where the target is a class. Features of tables are standardised
+with the mean and the deviation of the training rows; their targets are left as they are.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from velodrome.data.base import Checked, DataError
+from velodrome.data.source import Description, Source
+from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, held_out, stratified
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from velodrome.data.examples import ExamplePart, ExampleSet
+
+_FEATURES = "features"
+_SIDE, _BRIGHTEST = 8, 16
+
+
+@dataclass(frozen=True)
+class Embedded(Source):
+    """Examples in an `.npz` file beside this module."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    sha256: str
+    examples: int
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def _file(self) -> Path:
+        return Path(__file__).with_name(f"{self.name}.npz")
+
+    @property
+    def _test(self) -> int:
+        return round(self.examples / 5)
+
+    def verify(self) -> list[Checked]:
+        checked = Checked.by_checksum(self._file, self.sha256)
+        return [Checked(checked.file, checked.state, "" if checked.state == "ok" else "reinstall velodrome", False)]
+
+    def _description(self, validation: float, input_shape: tuple[int, ...], **more: Any) -> Description:
+        kept = held_out(self.examples - self._test, validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
+            train=self.examples - self._test - kept, validation=kept, test=self._test, input_shape=input_shape,
+            classes=len(self.class_names) or None, bytes=0, class_names=self.class_names, **more,
+        )
+
+    def _stored(self, *names: str) -> list[NDArray[Any]]:
+        """Arrays of the file."""
+        import numpy as np
+
+        try:
+            with np.load(self._file, allow_pickle=False) as stored:
+                return [stored[name] for name in names]
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"{self._file} cannot be read ({error}): reinstall velodrome") from None
+
+    def _divided(self, labels: NDArray[np.int64], seed: int, validation: float) -> tuple[NDArray[np.int64], ...]:
+        """Places of the training, validation and test examples, stratified by label."""
+        import numpy as np
+
+        tested = stratified(labels, self._test, seed, TEST_DRAW)
+        rest = np.flatnonzero(~tested)
+        validated = stratified(labels[rest], held_out(len(rest), validation), seed, VALIDATION_DRAW)
+        return rest[~validated], rest[validated], np.flatnonzero(tested)
+
+
+@dataclass(frozen=True)
+class Digits(Embedded):
+    def describe(self, validation: float) -> Description:
+        return self._description(validation, (_SIDE, _SIDE, 1))
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        import numpy as np
+
+        from velodrome.data.examples import image_part, image_set
+        from velodrome.data.split_warnings import fingerprints, with_split_warnings
+
+        images, labels = self._stored("images", "labels")
+        labels = labels.astype(np.int64)
+        parts = [image_part(images[rows], labels[rows]) for rows in self._divided(labels, seed, validation)]
+        digits = image_set(
+            self.name, *parts, classes=len(self.class_names), scale=1 / _BRIGHTEST, class_names=self.class_names
+        )
+        return with_split_warnings(digits, [fingerprints(part.images) for part in parts])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedTable(Embedded):
+    columns: tuple[str, ...]
+    target: str
+    task: Literal["regression", "binary"]
+
+    def describe(self, validation: float) -> Description:
+        return self._description(validation, (len(self.columns),), kind="arrays", task=self.task)
+
+    def implied_task(self) -> str:
+        return self.task
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        import numpy as np
+
+        from velodrome.data.examples import ExamplePart, ExampleSet
+
+        values, targets = self._stored("values", "target")
+        targets = targets.astype(np.float32 if self.task == "regression" else np.uint8)
+        groups = targets.astype(np.int64) if self.task == "binary" else np.zeros(len(targets), np.int64)
+        division = self._divided(groups, seed, validation)
+        train = values[division[0]]
+        mean, deviation = train.mean(axis=0), train.std(axis=0)
+
+        def part(rows: NDArray[np.int64]) -> ExamplePart:
+            features = ((values[rows] - mean) / deviation).astype(np.float32)
+            return ExamplePart({_FEATURES: features}, {self.target: targets[rows]})
+
+        train_part, validated, test = map(part, division)
+        return ExampleSet(
+            self.name, train_part, validated, test, classes=len(self.class_names) or None, class_names=self.class_names,
+            columns=self._columns(mean.tolist(), deviation.tolist()), content=self.sha256[:16],
+        )
+
+    def _columns(self, mean: list[float], deviation: list[float]) -> dict[str, Any]:
+        """What was done to each column, as it is stored with a model."""
+        features = [
+            {"name": name, "kind": "number", "mean": middle, "deviation": spread}
+            for name, middle, spread in zip(self.columns, mean, deviation, strict=True)
+        ]
+        target: dict[str, Any] = {"name": self.target, "kind": "number", "mean": 0.0, "deviation": 1.0}
+        if self.class_names:
+            target = {"name": self.target, "kind": "category", "how": "index", "categories": list(self.class_names)}
+        return {"features": features, "targets": [target]}
+
+
+_MEASURED = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
+    "fractal dimension",
+)
+
+DATA_SETS = (
+    Digits(
+        name="digits",
+        title="Optical recognition of handwritten digits (UCI), as in scikit-learn",
+        licence="CC BY 4.0",
+        homepage="https://archive.ics.uci.edu/dataset/80",
+        sha256="516461765719e9f81b246f52d21473a2e9006efb68053ba7c60c53a89fe9dcb6",
+        examples=1797,
+        class_names=tuple("0123456789"),
+    ),
+    EmbeddedTable(
+        name="diabetes",
+        title="Diabetes: progression within a year from ten measurements, as in scikit-learn",
+        licence="BSD 3-Clause, as part of scikit-learn",
+        homepage="https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
+        sha256="62594a030cc0f97f9855c85e612abb4a97501e4e650ecc4c36608b30b3d27fc3",
+        examples=442,
+        columns=("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"),
+        target="progression",
+        task="regression",
+    ),
+    EmbeddedTable(
+        name="breast-cancer",
+        title="Breast cancer Wisconsin (diagnostic, UCI): malignant or benign, as in scikit-learn",
+        licence="CC BY 4.0",
+        homepage="https://archive.ics.uci.edu/dataset/17",
+        sha256="c7a85fbb7de8422785b35fe5048006daff296525c8ce641c69c1b2bbce48217f",
+        examples=569,
+        columns=tuple(
+            text.format(name) for text in ("mean {}", "{} error", "worst {}") for name in _MEASURED
+        ),
+        target="malignant",
+        task="binary",
+        class_names=("benign", "malignant"),
+    ),
+)
