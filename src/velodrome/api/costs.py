@@ -13,7 +13,8 @@ from typing import Any
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.data import catalogue
-from velodrome.data.source import Description, Progress
+from velodrome.data.base import Progress
+from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
