@@ -28,10 +28,11 @@ from velodrome.data.examples import ExampleSet
 from velodrome.data.shards.data_set import load_shards
 from velodrome.data.shards.write import write_shards
 from velodrome.data.storage.store import open_store
-from velodrome.engines.torch import network
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.tasks import task_of_job
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.tasks.counts import Batch
 from velodrome.tasks.schedule import by_data
 from velodrome.transport.base import Alone
 from velodrome.worker.context import Context
@@ -44,13 +45,13 @@ CPU = torch.device("cpu")
 
 
 class Fixed:
-    """Gives every step the images of the first, so that nothing is gathered."""
+    """Gives every step the batch of the first, so that nothing is gathered."""
 
-    def __init__(self, images: torch.Tensor) -> None:
-        self._images = images
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
 
-    def images(self, low: int, high: int) -> torch.Tensor:
-        return self._images
+    def batch(self, low: int, high: int) -> Batch:
+        return self._batch
 
 
 def learner_of(model: str, data: ExampleSet, dataset: str) -> TorchLearner:
@@ -58,7 +59,7 @@ def learner_of(model: str, data: ExampleSet, dataset: str) -> TorchLearner:
     events = Emitter(os.open(os.devnull, os.O_WRONLY), "worker", 0)
     context = Context(job=job, world=World.alone(), folder=Path(), events=events, threads=1)
     context.data = data
-    return TorchLearner(context, network.build(job, data, CPU, evaluation_batch=512), Alone(), CPU)
+    return TorchLearner(context, task_of_job(context).network(CPU), Alone(), CPU)
 
 
 def seconds_of(learner: TorchLearner, steps: int) -> float:
@@ -70,14 +71,14 @@ def seconds_of(learner: TorchLearner, steps: int) -> float:
 def gathering(data: ExampleSet, dataset: str, repeat: int, steps: int, flip: random.Random) -> dict[str, list[float]]:
     """Seconds of the same steps with and without gathering."""
     learner = learner_of("dense-300-100", data, dataset)
-    task, taken = learner._task, {"gathered": list[float](), "fixed": list[float]()}
-    real = task._train
+    feed, taken = learner._feed, {"gathered": list[float](), "fixed": list[float]()}
+    real = feed.train
     for round_ in range(repeat + 1):
         for name in flip.sample(sorted(taken), 2):
-            task._train = real
+            feed.train = real
             learner.begin_epoch(by_data(len(data.train), BATCH, 1, 1, round_ + 1))
             if name == "fixed":
-                task._train = Fixed(real.images(0, BATCH).clone())
+                feed.train = Fixed(real.batch(0, BATCH))
             taken[name].append(seconds_of(learner, min(steps, len(data.train) // BATCH)))
     return {name: values[1:] for name, values in taken.items()}
 

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from velodrome.judge.blocks import ERROR_RATE, fit, margin
+from velodrome.judge.blocks import ERROR_RATE, Array, Mask, fit, margin, nominal
 from velodrome.judge.decide import Margin, all_level, out, slowed_fit, step
-from velodrome.judge.outliers import Array, Mask
-from velodrome.judge.paired import nominal
 
 #: The difference that is too small to matter, as a ratio: the default of `--tolerance`.
 TOLERANCE = 0.05

@@ -23,8 +23,7 @@ from simulated import World, grid_curve, simulated
 from verdict_tables import MOST_SECONDS, SETTLED, percent, repetitions_of, table
 from verdicts import GRIDS, LAST, LEADS, NOISES, PAGE, SIZES, write_page
 
-from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
-from velodrome.judge.outliers import Array
+from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK, Array
 
 Figure = dict[str, Any]
 

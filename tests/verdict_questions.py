@@ -9,7 +9,8 @@ from typing import Any
 from synthetic_races import repeated, result
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.recommend import recommend
+from velodrome.judge.verdict import Recommendation
 
 Runs = list[dict[str, Any]]
 Form = Callable[[], Recommendation]

@@ -74,7 +74,7 @@ def _plain(name: str) -> str:
 
 
 class VelodromeError(Exception):
-    """Anything that Velodrome itself reports; the message is one clear sentence with the way out."""
+    """Anything that Velodrome itself reports; the message is one clear sentence that says how to fix it."""
 
     exit_code = 1
 
@@ -86,7 +86,7 @@ class BadRequest(VelodromeError):
 
 
 class Unavailable(BadRequest):
-    """This machine lacks what a job needs: a package, a device, memory. Each reason is a sentence with the way out."""
+    """This machine lacks what a job needs: a package, a device, memory. Each reason says how to fix it."""
 
     def __init__(self, message: str, reasons: Sequence[str]) -> None:
         super().__init__(message)

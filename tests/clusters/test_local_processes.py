@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,10 +147,10 @@ def test_the_stack_of_a_stopped_process_shows_the_line_it_stopped_in(tmp_path: P
     script.write_text("import time\ndef waits_for_ever():\n    time.sleep(60)\nwaits_for_ever()\n")
     process = subprocess.Popen([sys.executable, str(script)])
     try:
-        wait_until(lambda: "waits_for_ever" in stack_of(process.pid))
+        wait_until(lambda: "waits_for_ever" in stack_of(process.pid, sys.executable))
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: is_stopped(process.pid))
-        stack = stack_of(process.pid)
+        stack = stack_of(process.pid, sys.executable)
         assert f"waits_for_ever ({script}:3)" in most_relevant_thread(stack)
         assert shows_users_code(stack)
     finally:
@@ -161,12 +162,12 @@ def test_a_stack_that_cannot_be_had_says_why(monkeypatch: pytest.MonkeyPatch) ->
     gone = subprocess.Popen(["true"])
     gone.wait()
     assert not is_stopped(gone.pid)
-    assert stack_of(gone.pid).startswith("(no stack: ")
-    assert not shows_users_code(stack_of(gone.pid))
-    monkeypatch.setattr("velodrome.clusters.local.launcher._py_spy", lambda: None)
-    assert "py-spy is not installed" in stack_of(1)
-    monkeypatch.setattr("velodrome.clusters.local.launcher._py_spy", lambda: "/no/such/program")
-    assert "No such file" in stack_of(1)
+    assert stack_of(gone.pid, sys.executable).startswith("(no stack: ")
+    assert not shows_users_code(stack_of(gone.pid, sys.executable))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert "py-spy is not installed" in stack_of(1, "/no/such/python")
+    monkeypatch.setattr(shutil, "which", lambda name: "/no/such/program")
+    assert "No such file" in stack_of(1, "/no/such/python")
 
 
 @pytest.fixture

@@ -272,7 +272,7 @@ def test_examples_of_another_shape_are_bad_data(module):
     ("function", "why"),
     [("nothing", "returned no examples"), ("all_ragged", "no examples that can be used: .*of one length: 3"),
      ("uneven", "the rows of x_train are not of one shape"), ("number", "returned int"),
-     ("triples", "no pair of image and label"),
+     ("triples", "not a pair of image and label"),
      ("absent", "has no 'absent'"), ("not_callable", "is not a function")],
 )
 def test_what_a_function_may_not_be_or_return(module, function, why):

@@ -175,7 +175,7 @@ def test_a_word_among_numbers_does_not_parse(tmp_path):
     numbers = {"ant": "0", "bee": "1", "cat": "2"}
     rows = [(file, numbers[kind]) for file, kind in good_rows(folder)]
     table = write_table(folder, [*rows[:-1], (rows[-1][0], "two?")])
-    with pytest.raises(BadRequest, match=r"no whole numbers like the others: 1 \(line 31: two\?\)"):
+    with pytest.raises(BadRequest, match=r"not whole numbers like the others: 1 \(line 31: two\?\)"):
         load(table)
     assert load(table, "skip").class_names == ("0", "1", "2")
 

@@ -196,10 +196,11 @@ def test_a_damaged_file_is_named(tmp_path, encoding):
         ({"encoding": "gif"}, "its encoding is 'gif'"),
         ({"shape": [0, 3, 1]}, "images of shape"),
         ({"parts": {"train": [{"name": "../../x.tfrecord", "examples": 1, "bytes": 1, "sha256": "0" * 64}]}},
-         "is no name"),
+         "is not the name"),
         ({"parts": {"train": [{"name": "x.tfrecord", "examples": -1, "bytes": 1, "sha256": ""}]}}, "-1 is no count"),
         ({"parts": {"extra": []}}, "a part 'extra'"),
-        ({"parts": {"train": [{"name": "x.tfrecord", "examples": 1, "bytes": 1, "sha256": "x"}]}}, "'x' is no SHA-256"),
+        ({"parts": {"train": [{"name": "x.tfrecord", "examples": 1, "bytes": 1, "sha256": "x"}]}},
+         "'x' is not a SHA-256"),
         ({"classes": None}, "None is no count"),
         ({"classes": 6}, "it has 6 classes and 5 names"),
         ({"scale": float("nan")}, "its scale is nan"),
@@ -211,7 +212,7 @@ def test_an_index_that_cannot_be_is_refused(tmp_path, change, words):
     write(tmp_path / "s")
     path = tmp_path / "s" / INDEX
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(DataError, match=f"is no index of shards that can be used: .*{words}"):
+    with pytest.raises(DataError, match=f"is not a usable index of shards: .*{words}"):
         ShardSet.open(str(tmp_path / "s"))
 
 
@@ -219,7 +220,7 @@ def test_an_index_that_is_cut_short_is_refused(tmp_path):
     write(tmp_path / "s")
     path = tmp_path / "s" / INDEX
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="is no index of shards that can be used"):
+    with pytest.raises(DataError, match="is not a usable index of shards"):
         ShardSet.open(str(tmp_path / "s"))
 
 

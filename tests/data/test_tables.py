@@ -188,7 +188,7 @@ def test_a_row_without_a_target_is_bad_data(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("about 80", r"cells of column 'area' that are no numbers like the others: 1 \(line 4: about 80\)"),
+        ("about 80", r"cells of column 'area' that are not numbers like the others: 1 \(line 4: about 80\)"),
         ("=B2*2", r"cells with a formula instead of its value \(save the table with values\): 1 \(line 4: =B2\*2\)"),
         ("inf", r"infinite numbers in column 'area': 1 \(line 4\)"),
     ],

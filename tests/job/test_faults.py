@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from velodrome.clusters.local.launcher import LocalLauncher
-from velodrome.clusters.preflight import check_faults
 from velodrome.errors import BadRequest
 from velodrome.job.faults import Fault, parse_fault
 from velodrome.job.job import Job
@@ -82,6 +81,6 @@ def test_a_target_is_a_process_or_all_processes_of_a_host(target: str, expected:
 def test_what_a_launcher_cannot_break_is_refused(fault: str, part: str) -> None:
     job = resolve(Job(engine="torch", strategy="ddp", workers=2, faults=[fault]))
     with pytest.raises(BadRequest) as refused:
-        check_faults(job, LocalLauncher())
+        LocalLauncher().check_faults(job)
     assert part in str(refused.value)
-    check_faults(job.model_copy(update={"faults": ["kill worker1 at 3s"]}), LocalLauncher())
+    LocalLauncher().check_faults(job.model_copy(update={"faults": ["kill worker1 at 3s"]}))

@@ -12,8 +12,8 @@ import pytest
 from synthetic_races import repeated, result
 from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.compare import compare
-from velodrome.judge.margins import Margins
 from velodrome.judge.objective import ask
+from velodrome.judge.tolerances import Margins
 from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.supervised import Classification

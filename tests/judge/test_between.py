@@ -8,7 +8,8 @@ from synthetic_races import beside, repeated
 from velodrome.errors import BadRequest
 from velodrome.judge.between import between, between_tasks
 from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.objective import Question, ask
+from velodrome.judge.objective import ask
+from velodrome.judge.question import Question
 from verdict_questions import Runs
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, repeated, result
+from velodrome.judge.caveats import doubts, is_too_good, late_note, suspects
 from velodrome.judge.compare import compare
-from velodrome.judge.doubts import doubts, is_too_good, late_note, suspects
 from velodrome.judge.recommend import recommend
 from velodrome.judge.statistics import Ratio
 

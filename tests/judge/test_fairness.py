@@ -10,8 +10,8 @@ from synthetic_races import repeated, result
 from velodrome.catalog.registry import strategy_of
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, resolve
+from velodrome.judge.caveats import crash_note, crashes, update_size, updates_note
 from velodrome.judge.compare import Row, compare
-from velodrome.judge.fairness import crash_note, crashes, update_size, updates_note
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from synthetic_races import repeated, result
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.judge.compare import compare
-from velodrome.judge.recommend import Recommendation
+from velodrome.judge.verdict import Recommendation
 from verdict_questions import Runs, answer, ddp, single
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.judge.foreign import foreign_load, foreign_note, is_loaded, slowdown
+from velodrome.judge.background_load import foreign_load, foreign_note, is_loaded, slowdown
 from velodrome.judge.measures import BY_NAME
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,7 @@ from synthetic_races import repeated, result, write_race
 from velodrome.catalog.base import Implementation
 from velodrome.cli.summary import summary
 from velodrome.judge.compare import compare
-from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of
-from velodrome.judge.implementation import implementation_lines
+from velodrome.judge.configuration import Configuration, distinguishing_fields, implementation_lines, names_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.text import to_markdown

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from velodrome.judge.blocks import fit
-from velodrome.judge.outliers import straggling
-from velodrome.judge.paired import nominal
+from velodrome.judge.blocks import fit, nominal, straggling
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from velodrome.judge.paired import paired_ratios
+from velodrome.judge.blocks import paired_ratios
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,9 @@ from synthetic_races import beside, repeated, result
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare
-from velodrome.judge.objective import Price
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.question import Price
+from velodrome.judge.recommend import recommend
+from velodrome.judge.verdict import Recommendation
 
 pytestmark = pytest.mark.unit
 

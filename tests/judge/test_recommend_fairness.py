@@ -12,8 +12,9 @@ import pytest
 from synthetic_races import repeated, result
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare, crashed_always
-from velodrome.judge.objective import OBJECTIVES
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.question import OBJECTIVES
+from velodrome.judge.recommend import recommend
+from velodrome.judge.verdict import Recommendation
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,10 @@ import pytest
 from synthetic_races import EXAMPLES, repeated, result
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare
-from velodrome.judge.objective import Price, ask
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.objective import ask
+from velodrome.judge.question import Price
+from velodrome.judge.recommend import recommend
+from velodrome.judge.verdict import Recommendation
 from velodrome.reporting.tables import pairwise_table
 
 pytestmark = pytest.mark.unit

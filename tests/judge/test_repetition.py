@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated, result
+from velodrome.judge.blocks import blocks_of
 from velodrome.judge.compare import Row, compare, crashed_always
 from velodrome.judge.measures import THROUGHPUT
-from velodrome.judge.repetition import blocks_of
 
 pytestmark = pytest.mark.unit
 

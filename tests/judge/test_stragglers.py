@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated
+from velodrome.judge.caveats import straggler_note, stragglers
 from velodrome.judge.compare import compare
 from velodrome.judge.recommend import recommend
-from velodrome.judge.stragglers import straggler_note, stragglers
 
 pytestmark = pytest.mark.unit
 

@@ -11,9 +11,9 @@ from synthetic_races import result
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import Pace, Warmup
+from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.objective import ask
-from velodrome.judge.unreported import unreported_note
 from velodrome.run.script_outcome import pace_of_all
 
 LACKING = ["examples: throughput is unknown"]

@@ -17,8 +17,9 @@ if __name__ == "__main__":
 
 from synthetic_races import beside, repeated, result
 from velodrome.judge.compare import compare
-from velodrome.judge.objective import Price
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.question import Price
+from velodrome.judge.recommend import recommend
+from velodrome.judge.verdict import Recommendation
 from verdict_questions import answer, ddp, script, single, with_right, words_that_say_nothing
 
 pytestmark = pytest.mark.unit

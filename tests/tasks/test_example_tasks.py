@@ -135,7 +135,7 @@ def test_float64_targets_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("task", "targets", "words"), [
-    (Classification(), {"y": [0.5] * 6}, "its target 'y' has fractions, which are no classes: add --task regression"),
+    (Classification(), {"y": [0.5] * 6}, "its target 'y' has fractions, which are not classes: add --task regression"),
     (Classification(), {"y": np.zeros((6, 2), int)}, "add --task multi-label"),
     (Classification(), {"y": [0, 1, -1, 0, 1, 1]}, "its train targets are from -1 to 1"),
     (Classification(), {"y": [0] * 6}, "it has 1 classes, and training needs two"),

@@ -117,5 +117,5 @@ def test_a_port_that_is_in_use_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(PortTaken, match="is in use"):
+        with pytest.raises(PortTaken, match="is taken"):
             StarTransport(Ranks("127.0.0.1", taken.getsockname()[1], 0, ("127.0.0.1",) * 2), 1.0)

@@ -11,8 +11,8 @@ from velodrome.clusters.registry import Where, launcher_named, open_launcher, wh
 from velodrome.data.fetch import using_mirror
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.judge.emulation import emulation_lines
-from velodrome.judge.foreign import SMALL_SHARE
+from velodrome.judge.background_load import SMALL_SHARE
+from velodrome.judge.hosts import emulation_lines
 from velodrome.machine import cores, cores_of_others
 
 #: How long it looks at what other programs use.

@@ -16,7 +16,7 @@ from velodrome.job.job import Job, Target
 from velodrome.job.race import Entry, Race
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.progress import Ending, Saving, saving
-from velodrome.judge.recommend import Recommendation
+from velodrome.judge.verdict import Recommendation
 from velodrome.races.budget import Budget
 from velodrome.races.jobs import run_entries, run_until_sure
 from velodrome.races.observer import RaceObserver, Result

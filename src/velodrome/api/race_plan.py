@@ -29,7 +29,7 @@ from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.estimate import Estimate, basis_of, in_full
 from velodrome.judge.estimate import in_words as duration
 from velodrome.judge.lead import in_list
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.question import OBJECTIVES
 from velodrome.races.budget import Budget
 from velodrome.races.check import CheckedRace, check_race
 from velodrome.races.folder import RaceFolder

@@ -10,8 +10,9 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Target
 from velodrome.judge.between import between_tasks, groups_of
 from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.margins import parse_margins
-from velodrome.judge.objective import Price, ask, target_of
+from velodrome.judge.objective import ask, target_of
+from velodrome.judge.question import Price
+from velodrome.judge.tolerances import parse_margins
 from velodrome.reporting.load import load_race
 from velodrome.tasks.registry import check_metric, task_of_result
 
@@ -43,7 +44,7 @@ def recommend(
         target: such as ``accuracy>=0.97``; by default the race's own for time-to-accuracy.
         price_per_hour: price of one instance for an hour.
         price_of: what an instance is, ``process`` or ``host``.
-        tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.
+        tolerance: differences below this count as ties, as ``"5%"`` or 0.05; by default as the race says.
         between: two groups of configurations to compare over everything else that the race varied, such as
             ``"ddp,allreduce"``, ``"torch,tensorflow"`` or ``"workers=1,workers=2"``; the answer then has ``between``,
             ``verdict``, ``why``, ``ratio`` and ``interval``.

@@ -35,7 +35,7 @@ def report(
         figures: folder for every figure as SVG, PNG and PDF.
         objective: what the verdict is based on, as for ``recommend``.
         target: target for time-to-accuracy; by default the race's own.
-        tolerance: differences below this are level, as ``"5%"`` or 0.05; by default as the race says.
+        tolerance: differences below this count as ties, as ``"5%"`` or 0.05; by default as the race says.
         accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     record = load_race(Path(runs), race)

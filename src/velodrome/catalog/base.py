@@ -308,7 +308,7 @@ class Engine:
         return f"velodrome engines install {self.name}{framework}"
 
     def missing(self, strategy: Strategy, probe: Probe) -> list[str]:
-        """What keeps a strategy from running in the probed interpreter, each as a sentence with the way out."""
+        """What keeps a strategy from running in the probed interpreter, each as a sentence that says how to fix it."""
         if strategy.hardware:
             return [f"needs {strategy.hardware}"]
         return [

@@ -83,6 +83,14 @@ def engine_of(job: Choice) -> Engine:
     return engine(job.engine, getattr(job, "framework", None))
 
 
+def check_arrays(engine: Engine, dataset: str) -> None:
+    """Refuse a data set of arrays for an engine that does not train on them."""
+    if "arrays" not in engine.takes:
+        having = [other.name for other in engines() if "arrays" in other.takes]
+        raise BadRequest(f"--dataset {dataset!r} is arrays of numbers, and {engine.title} trains on "
+                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+
+
 def strategy_of(job: Choice) -> Strategy:
     found = engine_of(job)
     if job.strategy == script.STRATEGY.name:

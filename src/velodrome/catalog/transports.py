@@ -56,7 +56,7 @@ def _load_error(library: str | None) -> str | None:
 
 
 def shared_memory_shortage(ranks: int) -> str | None:
-    """Why so many MPI ranks cannot start on this host, as a sentence with the way out; None if they can."""
+    """Why so many MPI ranks cannot start on this host, as a sentence that says how to fix it; None if they can."""
     if sys.platform != "linux":
         return None
     size, path = segments.needed(ranks), segments.path_of(f"check_{os.getpid()}", 0)

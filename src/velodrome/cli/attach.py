@@ -21,7 +21,7 @@ def command(
     trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
-    """Take over a run on Slurm whose command was killed: its job goes on meanwhile.
+    """Take over a Slurm run whose command was killed; the Slurm job keeps running.
 
     Nothing that was reported in between is lost. Ctrl-C cancels the job, as with `velodrome train`.
 

@@ -18,9 +18,9 @@ from velodrome.cli.output import complain
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
-from velodrome.judge.estimate import Progress, remaining, steps_done
-from velodrome.judge.foreign import foreign_load
+from velodrome.judge.background_load import foreign_load
 from velodrome.judge.progress import Dropped, Ending
+from velodrome.judge.remaining import Progress, remaining, steps_done
 from velodrome.races.observer import RaceObserver
 from velodrome.run.execute import JobFailed
 from velodrome.tasks.base import Metric, Task

@@ -11,10 +11,10 @@ from rich.table import Table
 
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.tables import least_width, print_table
+from velodrome.judge.background_load import is_loaded
+from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.doubts import suspects
-from velodrome.judge.foreign import is_loaded
 from velodrome.judge.measures import Measure
 from velodrome.judge.objective import qualities_of
 from velodrome.judge.statistics import Ratio

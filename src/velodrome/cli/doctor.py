@@ -34,7 +34,7 @@ def command(
     file: JobFile = None, on: On = None, place: Place = None, measure: Measure = False, mirror: JobMirror = None,
     trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
-    """Examine this machine or a cluster: everything that would keep a job from running, with the way out.
+    """Examine this machine or a cluster: everything that would keep a job from running, and how to fix it.
 
     On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
     them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding is

@@ -1,8 +1,9 @@
-"""Options of a job on the command line, generated from the fields of `Job`: names, types, help and groups."""
+"""Options of jobs and races on the command line, generated from the fields of `Job` and `Race`."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from velodrome.cli import completion
 from velodrome.errors import BadRequest
 from velodrome.job.job import GROUPS, Job
+from velodrome.job.race import OPTIONS, Race
 
 if TYPE_CHECKING:
     from velodrome.clusters.registry import Target
@@ -68,10 +72,29 @@ JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
 ]
 
-_FLAGS = {
-    "keep_going": "--keep-going/--no-keep-going", "checkpoints": "--checkpoints/--no-checkpoints",
-    "nesterov": "--nesterov/--no-nesterov",
+#: What an option differs in from what its field says.
+_DIFFERENT: dict[str, dict[str, Any]] = {
+    "model_args": {
+        "flag": "--model-arg", "kind": list[str],
+        "help": "Argument of your own model's function, as key=value; repeat it for more",
+    },
+    "read": {
+        "kind": list[str], "metavar": "PATTERN",
+        "help": "Regular expression whose named groups are figures in what the script prints; repeat it for more",
+    },
+    "faults": {
+        "flag": "--fault", "kind": list[str], "metavar": "FAULT",
+        "help": "What is broken on purpose during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
+        "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more",
+    },
+    "budget": {"kind": str, "metavar": "DURATION"},
+    "tolerance": {"kind": str, "metavar": "SHARE"},
+    "grace": {"metavar": "EPOCHS"},
 }
+#: Options that complete the names of something other than a field's choices.
+_COMPLETED = {"objective": completion.objectives, "naming": completion.one_of("plain", "published")}
+#: The panel of the options of a race.
+RACE = "Race"
 
 
 def _plain_type(annotation: Any) -> Any:
@@ -96,45 +119,42 @@ def _number(kind: type) -> Callable[[str], Any]:
     return parse
 
 
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
-
-
-def _parameters() -> list[inspect.Parameter]:
+def _job_options() -> list[inspect.Parameter]:
     """An option for every field of a job, in the order of the groups."""
-    found = []
-    order = [name for names in GROUPS.values() for name in names]
-    for name, field in sorted(Job.model_fields.items(), key=lambda item: order.index(item[0])):
-        if name == "on":  # an option of its own for those commands that start processes
-            continue
-        about = field.description or name
-        about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
-        more: dict[str, Any] = {}
-        if name == "model_args":
-            kind, flag = list[str], "--model-arg"
-            about = "Argument of your own model's function, as key=value; repeat it for more"
-        elif name == "read":
-            kind, flag = list[str], "--read"
-            about = "Regular expression whose named groups are figures in what the script prints; repeat it for more"
-            more = {"metavar": "PATTERN"}
-        elif name == "faults":
-            kind, flag = list[str], "--fault"
-            about = (
-                "What is broken on purpose during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
-                "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more"
-            )
-            more = {"metavar": "FAULT"}
-        else:
-            kind, flag = _plain_type(field.annotation), _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            if field.default is not None and "by default" not in about.lower():
-                about += f" [default: {field.default}]"
-            if kind in (int, float):
-                more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>"}
-            elif kind is str:
-                more = {"autocompletion": completion.field(name)}
-        option = typer.Option(flag, help=about, show_default=False, rich_help_panel=_GROUP_OF[name], **more)
-        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    return found
+    # `on` is an option of its own for those commands that start processes.
+    return [_option(Job, name, panel) for panel, names in GROUPS.items() for name in names if name != "on"]
+
+
+def _race_options() -> list[inspect.Parameter]:
+    return [_option(Race, name, RACE) for name in OPTIONS]
+
+
+def _option(model: type[BaseModel], name: str, panel: str) -> inspect.Parameter:
+    """The option for a field of a job or of a race."""
+    field, more = model.model_fields[name], dict(_DIFFERENT.get(name, {}))
+    kind = more.pop("kind", None) or _plain_type(field.annotation)
+    flag = more.pop("flag", f"--{name.replace('_', '-')}")
+    about = more.pop("help", None) or _help_of(name, field)
+    if kind is bool:
+        flag += f"/--no-{name.replace('_', '-')}"
+    elif kind in (int, float):
+        more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>", **more}
+    elif name in _COMPLETED:
+        more["autocompletion"] = _COMPLETED[name]
+    elif kind is str and model is Job:
+        more["autocompletion"] = completion.field(name)
+    option = typer.Option(flag, help=about, show_default=False, rich_help_panel=panel, **more)
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _help_of(name: str, field: FieldInfo) -> str:
+    """What a field says of itself, with options in place of other fields' names, and with its default."""
+    about = re.sub(r"`([a-z]+_[a-z_]+)`", lambda match: f"--{match[1].replace('_', '-')}", field.description or name)
+    about = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", about)
+    about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
+    shown = field.default is not None and "by default" not in about.lower()
+    return f"{about} [default: {field.default}]" if shown else about
 
 
 def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -159,15 +179,23 @@ def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) ->
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command, whose last parameter is `fields`, one option for every field of a job."""
+    """Give a command one option for every field of a job, which it gets as `fields`; if it has a parameter
+    `race_fields`, also one for every option of a race."""
     signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "fields"]
+    gathered = {"fields": _job_options(), "race_fields": _race_options()}
+    gathered = {name: options for name, options in gathered.items() if name in signature.parameters}
+    own = [parameter for parameter in signature.parameters.values() if parameter.name not in gathered]
 
     def wrapped(**words: Any) -> None:
-        mine = {parameter.name: words.pop(parameter.name) for parameter in own}
-        command(**mine, fields={name: value for name, value in words.items() if value is not None})
+        mine = {parameter.name: words[parameter.name] for parameter in own}
+        for name, options in gathered.items():
+            given = {option.name: words[option.name] for option in options}
+            mine[name] = {field: value for field, value in given.items() if value is not None}
+        command(**mine)
 
-    parameters = _in_panels(own, _parameters())
+    first = [parameter.name for parameter in own].index("vary") + 1 if "race_fields" in gathered else 0
+    own_and_race = [*own[:first], *gathered.get("race_fields", []), *own[first:]]
+    parameters = _in_panels(own_and_race, gathered["fields"])
     wrapped.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     )
@@ -272,7 +300,7 @@ def relative(path: str) -> Path:
 
 
 Tolerance = Annotated[
-    str | None, typer.Option("--tolerance", help="Leads that are surely below this share are level [5%].")
+    str | None, typer.Option("--tolerance", help="Treat differences below this share as ties [5%].")
 ]
 AccuracyMargin = Annotated[
     str | None,

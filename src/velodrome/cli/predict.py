@@ -9,6 +9,7 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
+from velodrome.printable import LONGEST_LINE, shown
 
 
 def command(
@@ -46,10 +47,10 @@ def command(
         return
     for row in found["files"]:
         place = f" row {row['row']}" if "row" in row else ""
-        say(f"{row['file']}{place}: {', '.join(map(_text, row['predictions']))}")
+        say(f"{shown(row['file'], LONGEST_LINE)}{place}: {', '.join(map(_text, row['predictions']))}")
 
 
 def _text(answer: dict[str, Any]) -> str:
     if "class" in answer:
-        return f"{answer['class']} {100 * answer['probability']:.1f} %"
-    return f"{answer['name']} {answer['value']:.6g}"
+        return f"{shown(answer['class'])} {100 * answer['probability']:.1f} %"
+    return f"{shown(answer['name'])} {answer['value']:.6g}"

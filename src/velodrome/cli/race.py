@@ -10,6 +10,7 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.options import (
+    RACE,
     JobCommand,
     JobMirror,
     Json,
@@ -37,7 +38,6 @@ Name = Annotated[
     str | None,
     typer.Option("--name", help="Name of the race; by default that of its file, or one made from what is raced."),
 ]
-_PANEL = "Race"
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
 #: Where a duration may be this many times another one, both are given.
@@ -46,86 +46,33 @@ _MOST_SPREAD = 2.0
 _MOST_LINES = 25
 Vary = Annotated[
     list[str] | None,
-    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=_PANEL,
+    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=RACE,
                  autocompletion=completion.vary),
 ]
-Repeat = Annotated[
-    int | None,
-    typer.Option("--repeat", help="Runs of each configuration; with --until-sure the least number. [default: 1]",
-                 rich_help_panel=_PANEL),
-]
-UntilSure = Annotated[
-    bool | None,
-    typer.Option("--until-sure/--no-until-sure", help="Repeat until the best configuration is known, and drop those "
-                 "that are out; by default if nothing varies.", rich_help_panel=_PANEL, show_default=False),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option("--budget", metavar="DURATION", help="Start no run that is expected to end later: 20m, 1h30m or 90s. "
-                 "With --until-sure, leave out configurations that it has no room for. [default: none, or 15m if "
-                 "nothing varies]", rich_help_panel=_PANEL),
-]
-MaxRepeat = Annotated[
-    int | None,
-    typer.Option("--max-repeat", help="With --until-sure, the most runs of a configuration. [default: 30]",
-                 rich_help_panel=_PANEL),
-]
-Objective = Annotated[
-    str | None,
-    typer.Option("--objective", autocompletion=completion.objectives, rich_help_panel=_PANEL,
-                 help="What decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if "
-                 "there is a --target, else throughput."),
-]
-Tolerance = Annotated[
-    str | None,
-    typer.Option("--tolerance", metavar="SHARE", help="A difference below this is too small to matter. [default: 5%]",
-                 rich_help_panel=_PANEL),
-]
-AccuracyMargin = Annotated[
-    float | None,
-    typer.Option("--accuracy-margin", help="How much less accurate than the best a configuration may be and still win "
-                 "by another objective. [default: 0.01]", rich_help_panel=_PANEL),
-]
-Grace = Annotated[
-    int | None,
-    typer.Option("--grace", metavar="EPOCHS", help="With --until-sure and a target, end no run early before so many "
-                 "epochs, and drop no configuration for missing the target whose runs are shorter.",
-                 rich_help_panel=_PANEL),
-]
-Baseline = Annotated[
-    bool | None,
-    typer.Option("--baseline/--no-baseline", help="Whether each engine's single takes part where distribution varies. "
-                 "[default: baseline]", rich_help_panel=_PANEL, show_default=False),
-]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=_PANEL)
+    bool, typer.Option("--dry-run", help="Show the plan and its expected duration, and exit.", rich_help_panel=RACE)
 ]
 Measure = Annotated[
     bool | None,
     typer.Option("--measure/--no-measure", help="Train for a second what has never run here, to estimate how long the "
                  "race takes. [default: if a guess may be far off and that takes less than 10 s]",
-                 rich_help_panel=_PANEL, show_default=False),
+                 rich_help_panel=RACE, show_default=False),
 ]
 SkipUnavailable = Annotated[
     bool,
     typer.Option("--skip-unavailable", help="Leave out jobs for which this machine lacks a package, a device or "
-                 "memory, instead of refusing the race.", rich_help_panel=_PANEL),
-]
-Naming = Annotated[
-    str | None,
-    typer.Option("--naming", help="How runs are named: plain, or published, as MWM001-33000d-artType-2i-128b-…",
-                 rich_help_panel=_PANEL, autocompletion=completion.one_of("plain", "published")),
+                 "memory, instead of refusing the race.", rich_help_panel=RACE),
 ]
 Warm = Annotated[
     bool,
     typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start new "
-                 "interpreters.", rich_help_panel=_PANEL),
+                 "interpreters.", rich_help_panel=RACE),
 ]
 
 Parallel = Annotated[
     str,
     typer.Option("--parallel", metavar="N", help="Jobs that run at the same time, each on hosts of its own: auto for "
-                 "as many as the cluster has room for; on one machine that is one.", rich_help_panel=_PANEL,
+                 "as many as the cluster has room for; on one machine that is one.", rich_help_panel=RACE,
                  autocompletion=completion.one_of("auto", "1", "2", "4")),
 ]
 
@@ -144,14 +91,10 @@ CLASS = JobCommand
 
 @with_job_options
 def command(
-    file: RaceFile = None, vary: Vary = None, repeat: Repeat = None, until_sure: UntilSure = None,
-    budget: Budget = None, max_repeat: MaxRepeat = None, objective: Objective = None, tolerance: Tolerance = None,
-    accuracy_margin: AccuracyMargin = None, grace: Grace = None, baseline: Baseline = None, name: Name = None,
-    runs: Runs = Path("runs"), naming: Naming = None, dry_run: DryRun = False,
-    measure: Measure = None,
-    skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None, warm: Warm = True,
-    parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
-    *, fields: dict[str, Any],
+    file: RaceFile = None, vary: Vary = None, name: Name = None, runs: Runs = Path("runs"), dry_run: DryRun = False,
+    measure: Measure = None, skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None,
+    warm: Warm = True, parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None,
+    json: Json = False, *, race_fields: dict[str, Any], fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -191,11 +134,7 @@ def command(
     if "model_args" in fields:
         fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     varied = parse_vary(vary or [])
-    asked = merge(file, fields, varied, {
-        "repeat": repeat, "until_sure": until_sure, "budget": budget, "max_repeat": max_repeat, "objective": objective,
-        "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
-        "naming": naming,
-    })
+    asked = merge(file, fields, varied, race_fields)
     called = name or default_name(file, asked)
     tell_code(str(file), asking(
         lambda names: admit_code(asked, file, called, runs, words_in([fields, varied]), names, on), trust_code

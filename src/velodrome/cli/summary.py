@@ -9,10 +9,9 @@ from rich.text import Text
 
 from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.tables import print_table
-from velodrome.judge.emulation import emulation_lines
-from velodrome.judge.foreign import foreign_note
-from velodrome.judge.hosts import host_lines
-from velodrome.judge.implementation import implementation_lines
+from velodrome.judge.background_load import foreign_note
+from velodrome.judge.configuration import implementation_lines
+from velodrome.judge.hosts import emulation_lines, host_lines
 from velodrome.printable import shown
 from velodrome.tasks.registry import task_of_result
 

@@ -51,11 +51,11 @@ def sources() -> list[Path]:
 
 def load() -> dict[str, Definition]:
     """Every cluster by name; `BadRequest` names the file that is wrong."""
-    found: dict[str, Definition] = {}
+    defined: dict[str, Definition] = {}
     for file in sources():
         for name, definition in _read(file).items():
-            found.setdefault(name, definition)
-    return found
+            defined.setdefault(name, definition)
+    return defined
 
 
 def find(name: str) -> Definition | None:

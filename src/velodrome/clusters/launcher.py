@@ -1,6 +1,10 @@
 """What a launcher and a group of processes offer, whatever they run on.
 
 Nothing here, and nothing above it, assumes one machine: no process ids, no shared disk, no common clock.
+
+A launcher allocates hosts for a job and starts all processes of a plan as one group. The group delivers each output
+line with its process, reports exits, stops everything, diagnoses a process, and collects model, checkpoints and logs.
+What the hosts cannot run (missing packages, too little memory) is refused by the launcher, not by the plan.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from velodrome.catalog.plugins import load
 from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.plan import Placement, Plan, Process
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.faults import Fault
+from velodrome.job.faults import Fault, parse_fault, process_names
 from velodrome.job.job import Job
+from velodrome.job.resolve import roles_of
 
 #: Receives an output line, without its end, and the process that wrote it.
 Deliver = Callable[[Process, str], None]
@@ -222,6 +227,21 @@ class Launcher(ABC):
     @abstractmethod
     def check(self, job: Job) -> None:
         """Refuse a job that this launcher cannot run (`BadRequest`)."""
+
+    def check_faults(self, job: Job) -> None:
+        """Refuse faults that it cannot cause, or that name nothing that the job has."""
+        possible, hosts = self.faults, self.host_names
+        for fault in map(parse_fault, job.faults):
+            if fault.action not in possible:
+                can = f"it can {' and '.join(possible)}" if possible else "it has no faults"
+                raise BadRequest(
+                    f"--fault {fault.text!r}: --on {self.name} cannot {fault.action}; {can}, and --on emulated has all"
+                )
+            roles = roles_of(job)
+            if fault.target in hosts or any(fault.target in process_names(*role) for role in roles):
+                continue
+            known = ", ".join([*(process_names(*role)[0] for role in roles), *hosts])
+            raise BadRequest(f"--fault {fault.text!r}: there is no {fault.target!r}; choose from {known}")
 
     @abstractmethod
     def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:

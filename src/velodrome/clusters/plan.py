@@ -42,15 +42,15 @@ class Placement:
 
 def parse_pins(words: Sequence[str]) -> dict[str, str]:
     """What `--place` was given: `ROLE=HOST` or `ROLE:RANK=HOST`."""
-    found = {}
+    pins = {}
     for word in words:
         who, equals, hosts = (part.strip() for part in word.partition("="))
         if not equals or not can_be_placed(who, hosts):
             raise BadRequest(f"--place {word!r}: write it as ROLE=HOST, for example {_EXAMPLE}")
-        if who in found:
+        if who in pins:
             raise BadRequest(f"--place {word!r}: {who!r} is placed twice")
-        found[who] = hosts
-    return found
+        pins[who] = hosts
+    return pins
 
 
 def can_be_placed(who: str, hosts: str) -> bool:
@@ -78,37 +78,38 @@ def place(
         return _merged(roles, pins, _by_policy(free, hosts, placement, capacity, pins))
     others = [process for process in free if process[0] != "server"]
     if placement.servers == "apart":
-        found = _apart(others, servers, hosts, placement, capacity, pins)
-        return _merged(roles, pins, found)
-    found = _by_policy(others, hosts, placement, capacity, pins)
-    beside = [host for (role, _), host in (pins | found).items() if role == "worker"] or list(hosts)
-    return _merged(roles, pins, found | {one: beside[number % len(beside)] for number, one in enumerate(servers)})
+        places = _apart(others, servers, hosts, placement, capacity, pins)
+        return _merged(roles, pins, places)
+    places = _by_policy(others, hosts, placement, capacity, pins)
+    beside = [host for (role, _), host in (pins | places).items() if role == "worker"] or list(hosts)
+    places |= {server: beside[number % len(beside)] for number, server in enumerate(servers)}
+    return _merged(roles, pins, places)
 
 
 Places = dict[tuple[str, int], str]
 
 
-def _merged(roles: Sequence[tuple[str, int]], pins: Places, found: Places) -> list[str]:
-    everyone = pins | found
+def _merged(roles: Sequence[tuple[str, int]], pins: Places, places: Places) -> list[str]:
+    everyone = pins | places
     return [everyone[process] for process in roles]
 
 
 def _pinned(roles: Sequence[tuple[str, int]], hosts: Sequence[str], pins: Mapping[str, str]) -> Places:
-    found: Places = {}
+    places: Places = {}
     for who, value in pins.items():
         role, colon, rank = who.partition(":")
         named = _named(value)
         if unknown := [host for host in named if host not in hosts]:
             raise BadRequest(f"--place {who}={value!r}: no host {unknown[0]!r}; choose from {', '.join(hosts)}")
-        meant = [one for one in roles if one[0] == role and (not colon or one[1] == int(rank))]
+        meant = [member for member in roles if member[0] == role and (not colon or member[1] == int(rank))]
         if not meant:
-            has = ", ".join(dict.fromkeys(one for one, _ in roles))
+            has = ", ".join(dict.fromkeys(name for name, _ in roles))
             raise BadRequest(f"--place {who}={value!r}: this job has no {who!r}; its roles are {has}")
         for number, process in enumerate(meant):
-            if colon or process not in found:
-                found[process] = named[number % len(named)]
+            if colon or process not in places:
+                places[process] = named[number % len(named)]
     # A rank that is named wins over its role, in whatever order they were given.
-    return found
+    return places
 
 
 def _by_policy(
@@ -117,21 +118,21 @@ def _by_policy(
 ) -> Places:
     if placement.policy == "turns":
         turns: Counter[str] = Counter()
-        found: Places = {}
+        places: Places = {}
         for process in processes:
-            found[process] = hosts[turns[process[0]] % len(hosts)]
+            places[process] = hosts[turns[process[0]] % len(hosts)]
             turns[process[0]] += 1
-        return found
+        return places
     load = Counter(pins.values())
     if placement.policy == "pack":
         return _packed(processes, hosts, placement.slots, capacity or {}, load)
     # The least loaded host, the first of several: with nothing pinned they take turns in order.
-    found = {}
+    places = {}
     for process in processes:
-        host = min(hosts, key=lambda one: load[one])
-        found[process] = host
+        host = min(hosts, key=lambda host: load[host])
+        places[process] = host
         load[host] += 1
-    return found
+    return places
 
 
 def _packed(
@@ -139,16 +140,16 @@ def _packed(
     load: Counter[str],
 ) -> Places:
     """Fill one host after the other; when all are full, they are filled once more."""
-    found: Places = {}
+    places: Places = {}
     rounds = 1
     for process in processes:
         while not (open_hosts := [
             host for host in hosts if load[host] < rounds * (slots or capacity.get(host, 1))
         ]):
             rounds += 1
-        found[process] = open_hosts[0]
+        places[process] = open_hosts[0]
         load[open_hosts[0]] += 1
-    return found
+    return places
 
 
 def _apart(
@@ -171,8 +172,8 @@ def _apart(
         raise BadRequest(
             f"servers apart from workers need {need}, and there are {len(hosts)}; add hosts, or choose servers: beside"
         )
-    found = _by_policy(others, left, placement, capacity, pins)
-    return found | {one: own[number % len(own)] for number, one in enumerate(servers)}
+    places = _by_policy(others, left, placement, capacity, pins)
+    return places | {server: own[number % len(own)] for number, server in enumerate(servers)}
 
 
 LOOPBACK = "127.0.0.1"
@@ -246,8 +247,8 @@ class Plan:
 def plan_from_json(job: Job, fields: Mapping[str, Any], facts: Mapping[str, Any]) -> Plan:
     """The plan of a job that was stored as `Plan.as_json`."""
     processes = tuple(
-        Process(Member(**one["member"]), one["slot"], one["slots"], one["environment"], one.get("host_name", ""))
-        for one in fields["processes"]
+        Process(Member(**each["member"]), each["slot"], each["slots"], each["environment"], each.get("host_name", ""))
+        for each in fields["processes"]
     )
     hosts = tuple(dict.fromkeys(process.host for process in processes))
     return Plan(fields["run"], job, processes, hosts, facts)
@@ -261,12 +262,12 @@ def consecutive_ports(first: int = FIRST_PORT) -> Callable[[str], int]:
 
 def _unused(port: Callable[[str], int], host: str, taken: Sequence[int]) -> int:
     """A port that no other process of the plan has: what is free now is free for each of them."""
-    found = port(host)
+    free = port(host)
     for _ in range(100):
-        if found not in taken:
+        if free not in taken:
             break
-        found = port(host)
-    return found
+        free = port(host)
+    return free
 
 
 def make_plan(
@@ -283,8 +284,8 @@ def make_plan(
     placed: list[Member] = []
     for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]
-        found = _unused(port, host, taken) if role in strategy.listens else 0
-        placed.append(Member(role, rank, addresses.get(host, host), found))
+        listening = _unused(port, host, taken) if role in strategy.listens else 0
+        placed.append(Member(role, rank, addresses.get(host, host), listening))
     members = numbered(placed)
     if strategy.listens and not engine.ipv6:
         _refuse_ipv6(engine, members)

@@ -1,25 +1,21 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and the way out."""
+"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and says how to fix it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from velodrome.catalog.base import Engine
 from velodrome.catalog.models import is_own, zoo_model
-from velodrome.catalog.registry import engine_of, engines, strategy_of
+from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
 from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
-from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.own.names import refuse_standard
 from velodrome.data.source import Description
-from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.faults import parse_fault, process_names
+from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import roles_of
 from velodrome.machine import available_memory as available_memory
@@ -27,11 +23,7 @@ from velodrome.machine import cores
 from velodrome.models import initial_weights
 from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
-from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
-
-#: What must be free for the folder of a run.
-DISK_BYTES = 100 << 20
 
 
 def check_here(job: Job) -> None:
@@ -71,17 +63,14 @@ def check_job(job: Job) -> None:
     task.check_strategy(strategy_of(job))
     if job.target:
         task.check_target(Target.parse(job.target))
-    _check_optimization(job, task)
+    _check_optimization(job, task.name)
     task.check(job, _about(job))
 
 
 def _check_data(job: Job) -> None:
     """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
-    engine = engine_of(job)
-    if "arrays" not in engine.takes and _about(job).kind == "arrays":
-        having = [one.name for one in engines() if "arrays" in one.takes]
-        raise BadRequest(f"--dataset {job.dataset!r} is arrays of numbers, and {engine.title} trains on "
-                         f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
+    if _about(job).kind == "arrays":
+        check_arrays(engine_of(job), job.dataset)
 
 
 def _check_model(job: Job) -> None:
@@ -89,19 +78,19 @@ def _check_model(job: Job) -> None:
     engine = engine_of(job)
     if engine.models is None or job.model in engine.models:
         return
-    having = [one.name for one in engines() if one.models is None or job.model in one.models]
+    having = [other.name for other in engines() if other.models is None or job.model in other.models]
     raise BadRequest(f"--model {job.model!r}: {engine.title} has {', '.join(engine.models)}; choose one of them, or "
                      f"--engine {' or '.join(having)}")
 
 
-def _check_optimization(job: Job, task: Task) -> None:
+def _check_optimization(job: Job, task: str) -> None:
     """Refuse what a task has no use for, or its engine cannot do."""
-    if job.label_smoothing and task.name != "classification":
+    if job.label_smoothing and task != "classification":
         raise BadRequest(
-            f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task.name}, and labels are smoothed in "
+            f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task}, and labels are smoothed in "
             "classification only; leave it out"
         )
-    if job.dtype == "bfloat16" and job.engine == "tensorflow" and task.name == "language-model":
+    if job.dtype == "bfloat16" and job.engine == "tensorflow" and task == "language-model":
         raise BadRequest(
             f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
             "of them, or --engine torch"
@@ -116,16 +105,16 @@ def _check_own_modules(job: Job) -> None:
     named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
     for option, name in ((f"--{option}", name or "") for option, name in named):
         if is_own(name):
-            _find_module(engine_of(job), option, name)
+            _find_module(engine_of(job).key, option, name)
 
 
-def _find_module(engine: Engine, option: str, name: str) -> None:
+def _find_module(engine: str, option: str, name: str) -> None:
     """Refuse `module:name` whose module is not there. Not imported: the controller never loads a framework."""
     top = split_name(name, option)[0].partition(".")[0]
     refuse_standard(option, name, top)
     here = top in sys.modules or PathFinder.find_spec(top, [str(Path.cwd())]) is not None
-    found = here or environments.has_module(environments.interpreter_of(engine.key), top)
-    if not found:
+    importable = here or environments.has_module(environments.interpreter_of(engine), top)
+    if not importable:
         raise BadRequest(f"{option} {name!r}: no module named {top!r} in {Path.cwd()} or on PYTHONPATH")
 
 
@@ -171,34 +160,3 @@ def _check_memory(job: Job) -> None:
             f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
         )
         raise Unavailable(message, [message])
-
-
-def check_faults(job: Job, launcher: Launcher) -> None:
-    """Refuse faults that a launcher cannot cause, or that name nothing that the job has."""
-    possible, hosts = launcher.faults, launcher.host_names
-    for fault in map(parse_fault, job.faults):
-        if fault.action not in possible:
-            can = f"it can {' and '.join(possible)}" if possible else "it has no faults"
-            raise BadRequest(
-                f"--fault {fault.text!r}: --on {launcher.name} cannot {fault.action}; {can}, and --on emulated has all"
-            )
-        roles = roles_of(job)
-        if fault.target in hosts or any(fault.target in process_names(*role) for role in roles):
-            continue
-        known = ", ".join([*(process_names(*role)[0] for role in roles), *hosts])
-        raise BadRequest(f"--fault {fault.text!r}: there is no {fault.target!r}; choose from {known}")
-
-
-def examine_here(job: Job) -> list[Finding]:
-    """What of this machine's disk, and of the job's data, keeps a job from running here."""
-    found = []
-    free = shutil.disk_usage(Path.cwd()).free
-    if free < DISK_BYTES:
-        found.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
-                             f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
-    if job.script is None:
-        try:
-            catalogue.prepare(job.dataset, bad_data=job.bad_data)
-        except VelodromeError as error:
-            found.append(Finding("error", "data", None, str(error)))
-    return found

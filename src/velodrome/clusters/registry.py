@@ -104,7 +104,10 @@ def launcher_type(name: str, where: str) -> LauncherType:
 
 
 def _choices() -> list[str]:
-    return [*(f"{one.name}:{one.inline}" if one.needs_options else one.name for one in launchers()), *clusters()]
+    names = [
+        f"{launcher.name}:{launcher.inline}" if launcher.needs_options else launcher.name for launcher in launchers()
+    ]
+    return [*names, *clusters()]
 
 
 def launcher_named(where: Where) -> LauncherType:

@@ -39,11 +39,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        found: set[str] = set()
+        names: set[str] = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in found:
+            if isinstance(key, yaml.ScalarNode) and key.value in names:
                 raise ValueError(f"{key.value!r} is defined twice, again in line {key.start_mark.line + 1}")
-            found.add(str(key.value))
+            names.add(str(key.value))
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -93,8 +93,8 @@ def _count_values(node: yaml.Node | None, known: dict[int, int], depth: int) -> 
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in known:
-        inner = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
-        known[id(node)] = 1 + sum(_count_values(one, known, depth + 1) for one in inner)
+        inner = [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + sum(_count_values(child, known, depth + 1) for child in inner)
     if known[id(node)] > _MOST_VALUES:
         raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
     return known[id(node)]

@@ -57,7 +57,7 @@ class Fault:
     #: What `--bad-data skip` does with them.
     remedy: str
     count: int
-    #: The first ones, each with its reason where they differ.
+    #: The first few by name, each with its reason where reasons differ.
     first: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Faults:
 
 
 def refuse(name: str, faults: Sequence[Fault]) -> None:
-    """End here if anything is wrong."""
+    """Raise `BadRequest` if anything is wrong."""
     if faults:
         raise BadRequest(
             f"data set {name!r} has {'; '.join(map(str, faults))}. Repair it, or give --bad-data skip and these are "

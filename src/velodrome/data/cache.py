@@ -47,8 +47,8 @@ class RemoteFile:
     gz_md5: str
     bytes: int
     sha256: str
-    #: Quick enough to be compared whenever the payload is read; cached files were compared by sha256 before. None for
-    #: what is read once, which is compared by sha256 then.
+    #: Checked whenever the cached payload is read, because it is quick; its sha256 was checked when it was stored. None
+    #: for what is read only once, by its sha256.
     crc32: int | None
     #: Whether the file is an archive that is kept as it is published, gzipped or not.
     archive: bool = False
@@ -137,7 +137,7 @@ def _state(places: tuple[Path, ...]) -> _State:
 #: Increased when arrays are made differently, so that old ones are rebuilt.
 VERSION = 3
 _ABOUT = "about.json"
-#: What the name of a generation begins with until it is complete.
+#: Prefix of the folder of arrays that are not complete.
 _MAKING = "."
 #: Bytes of it; the vocabulary of a text may hold long words.
 _LARGEST_ABOUT = 1 << 30
@@ -171,7 +171,7 @@ class Decoded:
 
 
 def find(source: str, key: str) -> Decoded | None:
-    """What was made from a source under that key, if it is there and as long as it was."""
+    """The arrays of a source under that key, if all are there with the sizes that they had."""
     folder = _home(source) / key[:32]
     try:
         written = files.read_json(folder / _ABOUT, _LARGEST_ABOUT)
@@ -184,7 +184,7 @@ def find(source: str, key: str) -> Decoded | None:
 
 
 def stored_key(source: str) -> str | None:
-    """The key of what was made from a source, for when the source itself is out of reach; None if there is nothing."""
+    """The key of the arrays of a source, for when the source itself is out of reach; None if there are none."""
     for about in sorted(_home(source).glob(f"*/{_ABOUT}")):
         try:
             written = files.read_json(about, _LARGEST_ABOUT)
@@ -198,7 +198,7 @@ def stored_key(source: str) -> str | None:
 def keep(
     source: str, key: str, make: Callable[[Path], dict[str, Any]], *, also: Path | None = None
 ) -> Decoded:
-    """What was made from a source, made now if it is missing: `make` writes `.npy` files and returns their metadata.
+    """The arrays of a source, made now if they are missing: `make` writes `.npy` files and returns their metadata.
 
     `also` is another folder that it writes to, so that waiting processes see its progress.
     """
@@ -258,7 +258,7 @@ def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[
 
 
 def sources(prefix: str) -> list[str]:
-    """What arrays were made from, of all whose sources begin so."""
+    """All sources with this prefix that arrays were made from."""
     names = set()
     for about in (folder() / "decoded").glob(f"*/*/{_ABOUT}"):
         try:
@@ -271,7 +271,7 @@ def sources(prefix: str) -> list[str]:
 
 
 def verify(source: str) -> list[Checked]:
-    """Every array that was made from a source, compared with its checksum."""
+    """Every array of a source, compared with its checksum."""
     checked = []
     for about in sorted(_home(source).glob(f"*/{_ABOUT}")):
         try:
@@ -285,7 +285,7 @@ def verify(source: str) -> list[Checked]:
 
 
 def forget(source: str) -> None:
-    """Remove what was made from a source, so that it is rebuilt."""
+    """Remove the arrays of a source, so that they are rebuilt."""
     with exclusive(_home(source)):
         for left in _home(source).iterdir():
             if left.is_dir():
@@ -293,7 +293,7 @@ def forget(source: str) -> None:
 
 
 def _sweep(home: Path) -> None:
-    """Remove what killed processes left half made of other sources, which may never be asked for again."""
+    """Remove unfinished arrays of other sources that killed processes left."""
     for left in home.parent.glob(f"*/{_MAKING}*/"):
         lock = files.FileLock(left.parent / LOCK)
         with suppress(OSError):

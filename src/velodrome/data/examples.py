@@ -133,7 +133,7 @@ class ExamplePart:
         return _rows(self.inputs, indices), _rows(self.targets, indices)
 
     def reader(self) -> Read:
-        """As `gather`, for the whole of a training: what is mapped is read without the process growing by it."""
+        """A function that gathers examples all through a training, without mapped files growing the process."""
         inputs = {name: Gather(array) for name, array in self.inputs.items()}
         targets = {name: Gather(array) for name, array in self.targets.items()}
 

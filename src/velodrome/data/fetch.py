@@ -167,7 +167,7 @@ def ensure(
 
 @contextmanager
 def using_mirror(place: str | None) -> Iterator[None]:
-    """Take publishers' files from this folder or address for a while, also in processes that are started meanwhile.
+    """Within this context, take publishers' files from this folder or address, also in processes that it starts.
 
     None leaves everything as it is.
     """
@@ -238,7 +238,8 @@ def _from_folder(folder: Path, file: RemoteFile) -> bytes:
 
 
 def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], None]) -> bytes:
-    """Download and check. What an earlier try left may be of another source: a bad sum then earns a fresh try."""
+    """Download and check. What an earlier try left may be of another source, so a wrong checksum leads to one fresh
+    download."""
     resumed = part.exists()
     download(url, part, file.bytes + _SLACK, advance)
     data = files.read_bytes(part, file.bytes + _SLACK)
@@ -252,7 +253,7 @@ def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], N
 
 
 def _payload(data: bytes, file: RemoteFile) -> bytes:
-    """What is inside, if it is what the publisher published."""
+    """The unpacked payload; refused if it is not what the publisher published."""
     payload = data
     if data.startswith(_GZIP) and not file.archive:
         unpacker = zlib.decompressobj(wbits=31)

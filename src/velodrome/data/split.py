@@ -98,7 +98,7 @@ def divide(
 
 
 def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:
-    """A sentence if another share for validation was asked for than data with a validation set of its own has."""
+    """A note if `--validation` has no effect, because the data has a validation set of its own."""
     if not parts[VALIDATION] or validation == DEFAULT_VALIDATION:
         return ()
     return (f"--validation {validation:g} is not used: {name!r} has a validation set of its own",)
@@ -144,5 +144,5 @@ def looks_like_parts(words: Collection[str]) -> bool:
 
 
 def overlooked_note(column: str, used_as: str, way_out: str) -> str:
-    """The sentence about a column that seems to divide the rows, and is not called so."""
+    """The sentence about a column that seems to divide the rows, although its name does not say so."""
     return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {way_out} divides them by it"

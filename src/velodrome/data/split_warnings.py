@@ -91,12 +91,12 @@ def with_split_warnings(
 
 
 def _mostly_differ(prints: Fingerprints, noun: str) -> bool:
-    """Whether it is worth telling which of the examples to train on are the same: of images, always."""
+    """Whether duplicates are worth a note: those of images always are, those of rows only if most rows differ."""
     return noun == "images" or len(np.unique(prints)) > _MOSTLY_DIFFERENT * len(prints)
 
 
 def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
-    """Equal for equal examples with equal targets, in whatever order and parts they are: a draw changes nothing."""
+    """A fingerprint of all examples and targets that does not depend on their order or division."""
     every = np.concatenate(prints) ^ np.concatenate([_numbers_of(some) for some in targets])
     mixed = (every ^ (every >> np.uint64(31))) * _ODD
     mixed ^= mixed >> np.uint64(29)
@@ -141,10 +141,10 @@ def _overlaps(
     doubtful = np.unique(every[order][1:][differ])
     if len(doubtful):
         examples = int(np.isin(every, doubtful).sum())
-        one = len(doubtful) == 1
+        single = len(doubtful) == 1
         notes.append(
-            f"{len(doubtful):,} {noun[:-1] if one else noun} {'occurs' if one else 'occur'} with different labels, in "
-            f"{examples:,} examples: at most one label of each can be right"
+            f"{len(doubtful):,} {noun[:-1] if single else noun} {'occurs' if single else 'occur'} with different "
+            f"labels, in {examples:,} examples: at most one label of each can be right"
         )
     return notes
 

@@ -69,7 +69,7 @@ def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[s
 
 
 def numbered(lines: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> NDArray[np.int32]:
-    """Lines as places in the vocabulary, each ended by `<eos>`; a word it lacks becomes `<unk>`."""
+    """Lines as numbers of words in the vocabulary, each ended by `<eos>`; a word it lacks becomes `<unk>`."""
     places = {word: place for place, word in enumerate(vocabulary)}
     end, unknown = places[EOS], places.get(UNKNOWN, -1)
     rows = chain.from_iterable(chain((places.get(word, unknown) for word in line), (end,)) for line in lines)

@@ -1,4 +1,7 @@
-"""How a result shows that its race ended the run, because it could not win any more."""
+"""How a result shows that its race ended the run, because it could not win any more.
+
+Such a run is stored as interrupted, with the cause `beaten`; verdicts count it as a lower bound of its time.
+"""
 
 from __future__ import annotations
 

@@ -141,8 +141,8 @@ class Job(Optimization):
         "each by itself, by default Horovod's own 128"
     )
     cycle_time_ms: float | None = Field(
-        None, gt=0, le=60_000, description="for horovod: milliseconds between two looks at which gradients are ready; "
-        "by default Horovod's own 1"
+        None, gt=0, le=60_000, description="for horovod: cycle time (ms), after which it looks again for "
+        "gradients that are ready; by default Horovod's own 1"
     )
     timeline_steps: int | None = Field(
         None, ge=0, le=2**63 - 1, description="for horovod: first steps whose timeline is saved with the run "

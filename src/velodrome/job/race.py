@@ -1,6 +1,6 @@
 """A race: a base job, what to vary, how often to repeat. Expands to jobs and reports all mistakes at once.
 
-How the runs of a race are named is in `job/names.py` and `job/names.py`.
+How the runs of a race are named is in `job/names.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ Share = Annotated[float, BeforeValidator(share_of)]
 LIMITS = frozenset({
     "repeat", "until_sure", "max_repeat", "budget", "objective", "tolerance", "accuracy_margin", "grace",
 })
+#: Fields that the command line and the form of the page have an option for, in the order of their help.
+OPTIONS = ("repeat", "until_sure", "budget", "max_repeat", "objective", "tolerance", "accuracy_margin", "grace",
+           "baseline", "naming")
 
 
 #: Jobs that a race may have, with all repetitions: each has a name, a folder and a row on pages.
@@ -57,12 +60,14 @@ class Race(BaseModel):
         1, description="runs of each configuration, with seeds that count up; with `until_sure` the least number"
     )
     until_sure: bool = Field(
-        False, description="run repetitions until the best configuration is known, without those that are out"
+        False, description="repeat until the best configuration is known, and drop those that are out; by default if "
+        "nothing varies"
     )
     max_repeat: Positive = Field(30, description="the most runs of a configuration with `until_sure`")
     budget: Seconds | None = Field(
-        None, description="seconds that all runs together may take, or as 20m or 1h30m; no run starts that is expected "
-        "to end later, and with `until_sure` configurations are left out for which it has no room"
+        None, description="time that all runs together may take, as 20m, 1h30m or 90s: no run starts that is expected "
+        "to end later, and with `until_sure` configurations are left out that it has no room for; by default none, or "
+        "15m if nothing varies"
     )
     objective: str | None = Field(
         None, description="what decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy "
@@ -76,8 +81,8 @@ class Race(BaseModel):
         "objective; by default 0.01"
     )
     grace: Positive | None = Field(
-        None, description="epochs before which no run is ended early, and no configuration dropped for not reaching "
-        "the target: one whose runs are shorter stays in the race"
+        None, description="with `until_sure` and a target: minimum epochs before a run may be stopped early, or its "
+        "configuration dropped for missing the target"
     )
     baseline: bool | None = Field(
         None, description="whether each engine's `single` takes part where distribution varies, and one worker alone "

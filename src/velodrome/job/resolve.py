@@ -87,8 +87,8 @@ def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
     for name, users in strategy_fields().items():
         value = getattr(job, name)
         if value is not None and name not in strategy.options:
-            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} has no use for it, only "
-                             f"{' and '.join(users)} {'has' if len(users) == 1 else 'have'}; leave it out")
+            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} does not support this option "
+                             f"({' and '.join(users)} {'does' if len(users) == 1 else 'do'}); leave it out")
     missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
     return job.model_copy(update=missing)
 

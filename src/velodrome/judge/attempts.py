@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from velodrome.events.endings import ended_early
 from velodrome.job.job import Target
-from velodrome.judge.blocks import ERROR_RATE, Fit, fit
+from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed
 from velodrome.judge.decide import Contest
 from velodrome.judge.measures import Result, instance_hours, instances, time_to_target
-from velodrome.judge.outliers import Array, Mask
-from velodrome.judge.repetition import Block
 
 Counts = NDArray[np.int_]
 #: The least number of successes that is divided by when a run is left out.

@@ -12,14 +12,14 @@ from statistics import fmean, stdev
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.judge.blocks import RESOLUTION
+from velodrome.judge.background_load import foreign_note
+from velodrome.judge.blocks import RESOLUTION, Block
+from velodrome.judge.caveats import as_sentence
 from velodrome.judge.configuration import text_of, varied
 from velodrome.judge.decide import Range
-from velodrome.judge.doubts import as_sentence
-from velodrome.judge.foreign import foreign_note
 from velodrome.judge.lead import Lead, in_list
-from velodrome.judge.objective import Candidate, Question, metric_of, quality_of
-from velodrome.judge.repetition import Block
+from velodrome.judge.objective import metric_of, quality_of
+from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import CONFIDENCE, t_quantile
 
 

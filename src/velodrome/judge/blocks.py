@@ -7,13 +7,105 @@ code. `docs/reference/verdicts.md` explains the rule; the constants were chosen 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import digamma, fdtrc, polygamma, stdtrit
 
-from velodrome.judge.outliers import CHANCE, PLAIN_CHANCE, Array, Mask, straggling
+from velodrome.judge.statistics import CONFIDENCE, Ratio, t_quantile
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+#: The chance that a run of ordinary noise is as far off as a straggler, by the noise of all configurations: in
+#: verdicts, and for the plain interval of a pair, where few runs would find none with less.
+CHANCE, PLAIN_CHANCE = 1e-4, 3e-3
+#: The same by the noise of its own configuration, which may be more than that of the others.
+_OWN_CHANCE = 6e-4
+#: The largest share of a configuration's runs that may be stragglers; with more it is just noisy.
+MOST_STRAGGLERS = 0.4
+#: Median absolute deviation to standard deviation, for normal noise.
+_DEVIATION = 1.4826
+#: Degrees of freedom of such a deviation, compared with those of a standard deviation of the same values.
+_EFFICIENCY = 0.7
+
+
+def straggling(values: Array, chance: float = CHANCE) -> Mask:
+    """Which values are stragglers; `values` is (race, configuration, block), NaN where a run is missing."""
+    present = ~np.isnan(values)
+    rest = values
+    for _ in range(3):  # median polish
+        rest = rest - _median(rest, 2)
+        rest = rest - _median(rest, 1)
+    sizes = np.where(present, np.abs(rest), -1.0)
+    runs = present.sum(2)
+    freedom = np.maximum(runs.sum(1) - present.any(2).sum(1) - present.any(1).sum(1) + 1, 1)
+    two = values.shape[1] == 2
+    # Both runs of a block are equally far off where nobody else ran, so one of them tells all.
+    ranked = -np.sort(-(sizes[:, 0] if two else sizes.reshape(len(values), -1)), axis=1)
+    # The polish leaves about as many residuals at zero as it has fitted medians: they say nothing about the noise.
+    races, last = np.arange(len(values)), ranked.shape[1] - 1
+    low, high = np.minimum((freedom - 1) // 2, last), np.minimum(freedom // 2, last)
+    middle = (ranked[races, low] + ranked[races, high]) / 2
+    limit = (_deviations(freedom, chance) * middle)[:, None]
+    if not two:
+        own = _median(np.where(present, np.abs(rest), np.nan), 2)[:, :, 0]
+        limit = np.maximum(limit, _deviations(runs - 1, _OWN_CHANCE) * own)
+    far = present & (sizes > limit[:, :, None])
+    return np.asarray(far & (far.sum(2) <= MOST_STRAGGLERS * runs)[:, :, None])
+
+
+def _deviations(freedom: NDArray[np.int_], chance: float) -> Array:
+    """How many median deviations ordinary noise exceeds with this chance, if they have so many degrees of freedom."""
+    distinct, place = np.unique(freedom.ravel(), return_inverse=True)
+    found: Array = -_DEVIATION * stdtrit(np.maximum(_EFFICIENCY * distinct, 0.5), chance / 2)
+    return found[place].reshape(freedom.shape)
+
+
+def _median(values: Array, axis: int) -> Array:
+    """Medians without missing values; 0 where all are missing."""
+    ranked = np.sort(values, axis=axis)
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, values.shape[axis] - 1)
+    middle = (np.take_along_axis(ranked, low, axis) + np.take_along_axis(ranked, high, axis)) / 2
+    return np.where(count > 0, middle, 0.0)
+
+
+#: The seed of a repetition, and the how manieth run of its configuration with that seed it is. Blocks sort in the order
+#: in which they ran.
+Block = tuple[int, int]
+
+
+def seed_of(result: Mapping[str, Any]) -> int:
+    """The seed of a run; 0 where an older result has none."""
+    job = result.get("job") or {}
+    return int(result.get("seed") or job.get("seed") or 0)
+
+
+def blocks_of(
+    finished: Mapping[str, Sequence[Mapping[str, Any]]], failures: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, tuple[Block, ...]]:
+    """The blocks of the finished runs of every configuration, then those of its failures, in the order given.
+
+    A failure belongs to the block in which it was run again, if it was. Where configurations have no seed in common,
+    because a race gave each its own, the first runs of all are one block, the second ones another, and so on.
+    """
+    places = {key: [*_places(group), *_places(failures.get(key, ()))] for key, group in finished.items()}
+    shared = set.intersection(*({seed for seed, _ in found} for found in places.values())) if places else set()
+    if shared:
+        return {key: tuple(found) for key, found in places.items()}
+    ranks = {key: {block: (rank, 0) for rank, block in enumerate(sorted(set(found)))} for key, found in places.items()}
+    return {key: tuple(ranks[key][block] for block in found) for key, found in places.items()}
+
+
+def _places(results: Sequence[Mapping[str, Any]]) -> list[Block]:
+    seeds = [seed_of(result) for result in results]
+    return [(seed, seeds[:place].count(seed)) for place, seed in enumerate(seeds)]
+
 
 #: The chance that anything a race claims is wrong, however many configurations it has and however often one looks.
 ERROR_RATE = 0.05
@@ -185,3 +277,43 @@ def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Ar
     distinct, place = np.unique((freedom + 1j * level).ravel(), return_inverse=True)
     found: Array = -stdtrit(distinct.real, distinct.imag / 2)[place].reshape(freedom.shape)
     return found
+
+
+#: Levels of intervals with so few degrees of freedom, one less than repetitions. By simulation.
+_CONFIDENCE_OF_FEW = {2: 0.94, 3: 0.945, 4: 0.945}
+
+
+def logarithms(values: Sequence[Mapping[Block, float]]) -> Array:
+    """A table of (configuration, block), in the order of both; NaN where a value is missing or not positive."""
+    blocks = sorted({block for found in values for block in found})
+    table = np.array([[found.get(block, math.nan) for block in blocks] for found in values], dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(table)
+    return np.where(np.isfinite(logs), logs, math.nan)
+
+
+def nominal(freedom: float) -> float:
+    """The level of Student's t of a plain interval that is to contain the truth in 95 of 100 races.
+
+    Up to five repetitions cannot tell a straggler from noise; where there are some, intervals are wider than need be.
+    The level stands in the middle: a little less than 95 % without stragglers, a little more with 10 % of them.
+    """
+    return _CONFIDENCE_OF_FEW.get(round(freedom), CONFIDENCE)
+
+
+def paired_ratios(values: Mapping[str, Mapping[Block, float]]) -> Callable[[str, str], Ratio | None]:
+    """A function from two names to the ratio of the first over the second; None if they share no two repetitions."""
+    places = {name: place for place, name in enumerate(values)}
+    logs = logarithms(list(values.values()))
+
+    def over(first: str, second: str) -> Ratio | None:
+        # By the runs of these two only: so the interval is right whatever the noise of the others is.
+        found = fit(logs[None, [places[first], places[second]]], plain=True)
+        estimate, error, freedom = (float(of[0, 0, 1]) for of in (found.estimate, found.error, found.freedom))
+        if not math.isfinite(error):
+            return None
+        # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.
+        reach = min(100.0, error * t_quantile((1 + nominal(freedom)) / 2, freedom))
+        return Ratio(math.exp(estimate), math.exp(estimate - reach), math.exp(estimate + reach))
+
+    return over

@@ -12,6 +12,7 @@ from typing import Any
 from velodrome.catalog.registry import known_strategy
 from velodrome.events.endings import ended_early
 from velodrome.job.job import Target
+from velodrome.judge.blocks import Block, blocks_of, paired_ratios
 from velodrome.judge.configuration import (
     TASK,
     Baselines,
@@ -31,8 +32,6 @@ from velodrome.judge.measures import (
     own_qualities,
     time_to_target,
 )
-from velodrome.judge.paired import paired_ratios
-from velodrome.judge.repetition import Block, blocks_of
 from velodrome.judge.statistics import Ratio, Spread, ratio
 
 

@@ -16,7 +16,25 @@ from typing import Any
 from velodrome.job.job import Job
 from velodrome.job.resolve import strategy_fields
 from velodrome.job.script import FIELDS, differences, fields_in
-from velodrome.judge.implementation import implementation_kind
+
+
+def implementation_kind(result: Mapping[str, Any]) -> str:
+    """`velodrome` or `stock`; results of versions that had only one implementation name none."""
+    reported = result.get("implementation")
+    return str(reported.get("kind", "velodrome")) if isinstance(reported, Mapping) else "velodrome"
+
+
+def implementation_lines(result: Mapping[str, Any]) -> list[str]:
+    """The form with its path, then the parts of each side: `velodrome over shared-memory`, `Velodrome: …`,
+    `framework: …`; empty if the result reports none."""
+    reported = result.get("implementation")
+    if not isinstance(reported, Mapping):
+        return []
+    path = f" over {reported['path']}" if reported.get("path") else ""
+    sides = (("own", "Velodrome"), ("framework", "framework"))
+    parts = [f"{whose}: {', '.join(map(str, reported[key]))}" for key, whose in sides if reported.get(key)]
+    return [implementation_kind(result) + path, *parts]
+
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
 NOT_CONFIGURED = frozenset({"seed", "start_timeout", "stall_timeout", "checkpoints"})

@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from velodrome.judge.blocks import FIRST_LOOK, Fit, fit, margin
-from velodrome.judge.outliers import Array, Mask
+from velodrome.judge.blocks import FIRST_LOOK, Array, Fit, Mask, fit, margin
 
 Outcome = Literal["one", "level", "open"]
 #: Degrees of freedom, look, configurations left, configurations entered: standard errors that a claim needs.

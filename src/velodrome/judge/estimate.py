@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from velodrome.catalog.base import Exchange
 from velodrome.catalog.registry import SINGLE, strategy_of
-from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
 from velodrome.tasks.registry import task_of
 
@@ -307,45 +306,6 @@ def basis_of(estimates: Iterable[Estimate]) -> str:
         members[0].basis if len(members) == total else f"{members[0].basis} for {len(members)} of {total}"
         for members in found.values()
     )
-
-
-def steps_done(job: Job, progress: ProgressEvent, per_epoch: int) -> tuple[int, int]:
-    """Steps that a job has done at a progress event, and its total; 0 if that is not known."""
-    if job.script is not None:
-        return progress.step, 0
-    total = job.epochs * per_epoch
-    return (progress.epoch - 1) * per_epoch + progress.step, min(total, job.steps) if job.steps else total
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A job of a race, while the race runs: what it was expected to take, and what it took."""
-
-    expected: float
-    ended: bool
-    #: Of its training, from 0 to 1.
-    share: float = 0.0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Remaining:
-    """What is left of a race."""
-
-    jobs: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.jobs} to go, about {in_words(self.seconds)}"
-
-
-def remaining(jobs: Iterable[Progress]) -> Remaining:
-    """Jobs to come and the seconds that they will take, corrected by how the ones so far did against expectation."""
-    members = list(jobs)
-    ended = [one for one in members if one.ended]
-    spent, expected = sum(one.seconds for one in ended), sum(one.expected for one in ended)
-    ahead = [one.expected * (1 - one.share) for one in members if not one.ended]
-    return Remaining(len(ahead), sum(ahead) * (spent / expected if expected > 0 and spent > 0 else 1.0))
 
 
 def in_words(seconds: float) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.judge.accuracy import difference, scores_of
+from velodrome.judge.background_load import foreign_note
 from velodrome.judge.configuration import Configuration
-from velodrome.judge.foreign import foreign_note
 from velodrome.judge.measures import QUALITIES, Measure, Result, measures_of
 from velodrome.judge.statistics import CONFIDENCE, Ratio, Spread, ratio
 from velodrome.tasks.base import Metric

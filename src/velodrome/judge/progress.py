@@ -19,9 +19,10 @@ from velodrome.judge.decide import Outcome
 from velodrome.judge.early_end import Limit, limits
 from velodrome.judge.estimate import in_words
 from velodrome.judge.lead import Lead, in_list, times
-from velodrome.judge.margins import Margins
 from velodrome.judge.measures import Result
-from velodrome.judge.objective import Question, accurate_enough, ask, objective_of, target_of
+from velodrome.judge.objective import accurate_enough, ask, objective_of, target_of
+from velodrome.judge.question import Question
+from velodrome.judge.tolerances import Margins
 
 #: Attempts of a configuration that all failed after which it is not tried again.
 MOST_FAILURES = 2

@@ -6,7 +6,7 @@ import math
 
 from velodrome.judge.attempts import cost_of_unseen
 from velodrome.judge.lead import Lead
-from velodrome.judge.objective import Candidate, Question
+from velodrome.judge.question import Candidate, Question
 
 
 def misses_note(question: Question, chosen: Candidate, lead: Lead | None) -> str:

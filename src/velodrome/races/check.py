@@ -122,7 +122,7 @@ def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | N
         preflight.check_job(job)
         used = others(job.on) if job.on is not None and others is not None else launcher
         used.check(job)
-        preflight.check_faults(job, used)
+        used.check_faults(job)
     except BadRequest as error:
         return error
     return None

@@ -17,8 +17,8 @@ from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
+from velodrome.judge.background_load import foreign_load, is_loaded
 from velodrome.judge.data_versions import change_note
-from velodrome.judge.foreign import foreign_load, is_loaded
 from velodrome.races.budget import Budget
 from velodrome.races.calibration import Calibration
 from velodrome.races.folder import RaceFolder
@@ -295,7 +295,7 @@ def _bring_back_finished(folder: RaceFolder) -> None:
 
 
 def attempts_of(path: Path) -> list[RunFolder]:
-    """The archived attempts of a run, the first first."""
+    """The archived attempts of a run, oldest first."""
     found = []
     number = 1
     while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():

@@ -1,6 +1,9 @@
 """Runs the repetitions of a race until it is decided: after each one, configurations that are out run no more.
 
 What happens next follows from the stored runs alone, so an interrupted race continues as if nothing had happened.
+
+A repetition that a later one has followed is closed: what is missing in it stays missing, because a run made an hour
+later is not comparable with the others of its repetition.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.data_versions import newest
 from velodrome.judge.early_end import Limit
 from velodrome.judge.lead import in_list
-from velodrome.judge.margins import parse_margins
 from velodrome.judge.progress import (
     MOST_FAILURES,
     Criteria,
@@ -29,6 +31,7 @@ from velodrome.judge.progress import (
     promises,
     standings,
 )
+from velodrome.judge.tolerances import parse_margins
 from velodrome.races.budget import Budget
 from velodrome.races.early_end import watched
 from velodrome.races.folder import RaceFolder

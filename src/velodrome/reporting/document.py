@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome.job.job import Target
+from velodrome.judge.caveats import drift_note
 from velodrome.judge.compare import Row, compare, tasks_of
-from velodrome.judge.configuration import text_of, varied
+from velodrome.judge.configuration import implementation_lines, text_of, varied
 from velodrome.judge.data_versions import data_note
-from velodrome.judge.doubts import drift_note
 from velodrome.judge.hosts import host_lines
-from velodrome.judge.implementation import implementation_lines
-from velodrome.judge.margins import Margins
-from velodrome.judge.objective import OBJECTIVES, ask, target_of
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.objective import ask, target_of
+from velodrome.judge.question import OBJECTIVES
+from velodrome.judge.recommend import recommend
+from velodrome.judge.tolerances import Margins
+from velodrome.judge.verdict import Recommendation
 from velodrome.races.calibration import rates
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.decision import decision_of

@@ -21,9 +21,11 @@ from velodrome.judge.affordable import cut_short
 from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
 from velodrome.judge.configuration import Configuration
 from velodrome.judge.data_versions import labelled
-from velodrome.judge.margins import Margins, parse_margins
-from velodrome.judge.objective import OBJECTIVES, Price, objective_of, target_of
-from velodrome.judge.recommend import Recommendation, recommend
+from velodrome.judge.objective import objective_of, target_of
+from velodrome.judge.question import OBJECTIVES, Price
+from velodrome.judge.recommend import recommend
+from velodrome.judge.tolerances import Margins, parse_margins
+from velodrome.judge.verdict import Recommendation
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, race_of, reason_of
 from velodrome.run.trained import examples_trained

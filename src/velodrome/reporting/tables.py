@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from velodrome.judge.advice import settling
+from velodrome.judge.background_load import is_loaded
+from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.doubts import suspects
-from velodrome.judge.foreign import is_loaded
 from velodrome.judge.measures import MIB, Measure
-from velodrome.judge.objective import Candidate, Question, qualities_of
+from velodrome.judge.objective import qualities_of
 from velodrome.judge.progress import Dropped
-from velodrome.judge.settling import settling
+from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Ratio
 from velodrome.reporting.load import Failure
 from velodrome.reporting.series import Extent, RunSeries, name_of, totals

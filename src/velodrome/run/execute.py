@@ -79,7 +79,7 @@ def execute(
         check_name(name)
     preflight.check_job(job)
     launcher.check(job)
-    preflight.check_faults(job, launcher)
+    launcher.check_faults(job)
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     trust.record([job])
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)

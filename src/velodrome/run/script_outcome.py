@@ -15,7 +15,7 @@ from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
 from velodrome.job.job import Job
 from velodrome.job.script import fields_in
-from velodrome.judge.unreported import PRINTED, untested
+from velodrome.judge.caveats import PRINTED, untested
 
 #: Fields of a result that a script decides itself: nothing is known of them.
 UNKNOWN = ("batch_size", "batch_scope", "batch_of_step", "optimizer", "learning_rate")

@@ -37,7 +37,7 @@ LARGEST_RESULT = 256 << 20
 #: Locked while a controller writes the run or race, and how long others try: a reader that asks holds it for a moment.
 LOCK, LOCK_SECONDS = "controller.lock", 0.5
 _RESERVE = ".reserve"
-#: Seconds between two looks at whether the folder of a run is still where it was.
+#: Seconds between checks whether the folder of a run is still where it was.
 _LOOK_SECONDS = 0.25
 
 

@@ -96,7 +96,7 @@ class Task(ABC):
     """One kind of learning problem."""
 
     name: str
-    #: The module of an engine's side, where it is not called as the task is.
+    #: The name of the module of an engine's side, where that is not the task's name.
     side: ClassVar[str | None] = None
     #: What is counted: `examples`, `words`.
     unit: ClassVar[str] = "examples"
@@ -104,7 +104,7 @@ class Task(ABC):
     metrics: tuple[Metric, ...]
     #: Names of its counts beyond `total` and `loss_sum`, in the order in which they are summed over ranks.
     counted: tuple[str, ...] = ()
-    #: The field of a job that tells how many examples one row of a batch holds, if that is not one.
+    #: The field of a job that says how many examples a row of a batch holds, if that is more than one.
     row_field: ClassVar[str | None] = None
 
     # -- metrics
@@ -120,7 +120,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
-        """The value of each metric, in order; None for one that is not finite. `counts` has a `total` above 0."""
+        """The value of each metric, in order; None if it is not finite. `counts` has a `total` above 0."""
 
     def measured(self, counts: Mapping[str, Any] | None) -> dict[str, float | None]:
         """The value of each metric; None for all of them if nothing was counted."""
@@ -147,7 +147,7 @@ class Task(ABC):
         return counts.fields(self.counted)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """The metrics as a result states them for readers who do not know the task; empty for those of Velodrome."""
+        """The metrics as a result defines them for readers that do not know the task; empty for ours."""
         return []
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -163,7 +163,7 @@ class Task(ABC):
                 for part, values in measured.items()}
 
     def recorded(self, entry: Mapping[str, Any], part: str) -> dict[str, float | None]:
-        """The metrics of a part, back from an entry of the history."""
+        """The metrics of a part, read back from an entry of the history."""
         return {metric.name: entry.get(f"{part}_{metric.name}") for metric in self.metrics}
 
     # -- what is refused before anything starts

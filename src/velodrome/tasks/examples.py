@@ -47,7 +47,8 @@ class ExampleTask(Task):
                 f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose "
                 f"{text_models()}"
             )
-        if about.kind == "arrays" and job.pixels != "auto" and not any(one.dtype == "uint8" for one in about.inputs):
+        has_bytes = about.kind != "arrays" or any(column.dtype == "uint8" for column in about.inputs)
+        if job.pixels != "auto" and not has_bytes:
             raise BadRequest(f"--pixels {job.pixels!r}: {job.dataset!r} is arrays and has no pixels; leave it out")
         if is_own(job.model):
             return
@@ -59,7 +60,8 @@ class ExampleTask(Task):
             )
         # What only the user's code can tell, the workers check when they have loaded it.
         if about.kind == "arrays" and (len(about.inputs) > 1 or about.input_shape is not None):
-            check_input(job.model, {one.name: one.shape for one in about.inputs} or {"x": about.input_shape or ()})
+            shapes = {column.name: column.shape for column in about.inputs}
+            check_input(job.model, shapes or {"x": about.input_shape or ()})
         elif about.input_shape is not None:
             check_shape(job.model, about.input_shape)
 
@@ -172,8 +174,8 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
 
 def fit_model(model: str, data: ExampleSet) -> ExampleSet:
     """Loaded data as a model of the zoo takes it, or `BadRequest`: one that takes images takes arrays as images."""
-    check_input(model, {one.name: one.shape for one in data.inputs})
-    images = frozenset(one.name for one in data.inputs) if zoo_model(model).takes == "images" else data.images
+    check_input(model, {column.name: column.shape for column in data.inputs})
+    images = frozenset(column.name for column in data.inputs) if zoo_model(model).takes == "images" else data.images
     return replace(data, images=images)
 
 

@@ -128,17 +128,17 @@ class OwnTask(ExampleTask):
         try:
             measured = self._measure(fields)
         except (ArithmeticError, ValueError) as error:
-            # Plain Python raises where tensors have a number that is none: 1 / 0, math.exp(1000), math.log(0).
+            # Plain Python raises where tensors have NaN or infinity: 1 / 0, math.exp(1000), math.log(0).
             if isinstance(error, ValueError) and "math domain" not in str(error):
                 raise
-            measured = dict.fromkeys(one.name for one in self.metrics)
+            measured = dict.fromkeys(metric.name for metric in self.metrics)
             measured["loss"] = _finite(counts.loss_sum / counts.total)
         return {**fields, "metrics": measured}
 
     def definitions(self) -> list[dict[str, Any]]:
         return [
-            {"name": one.name, "better": one.better, "form": one.form, "margin": one.margin,
-             "relative_margin": one.relative_margin} for one in self.metrics
+            {"name": metric.name, "better": metric.better, "form": metric.form, "margin": metric.margin,
+             "relative_margin": metric.relative_margin} for metric in self.metrics
         ]
 
     # -- where only events and results are known
@@ -187,18 +187,18 @@ class OwnTask(ExampleTask):
         targets = data.targets
         if len(targets) == 1 and targets[0].is_whole and not targets[0].shape and data.classes:
             return data.classes
-        numbers = {one.name: math.prod(one.shape) for one in targets}
+        numbers = {column.name: math.prod(column.shape) for column in targets}
         return next(iter(numbers.values()), 1) if len(numbers) <= 1 else numbers
 
 
 def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
     """The metrics that a result defines; those that cannot be read are left out."""
     metrics = []
-    for one in definitions:
-        if isinstance(one.get("name"), str) and one.get("better") in ("more", "less"):
+    for definition in definitions:
+        if isinstance(definition.get("name"), str) and definition.get("better") in ("more", "less"):
             metrics.append(Metric(
-                one["name"], one["better"], str(one.get("form", ".4g")), float(one.get("margin") or 0.0),
-                bool(one.get("relative_margin")),
+                definition["name"], definition["better"], str(definition.get("form", ".4g")),
+                float(definition.get("margin") or 0.0), bool(definition.get("relative_margin")),
             ))
     return metrics
 

@@ -20,7 +20,7 @@ class Prefetch:
 
     def __init__(self, part: ExamplePart) -> None:
         self._gather = part.reader()
-        self._bytes = max(1, sum(one.bytes for one in (*part.input_fields, *part.target_fields)))
+        self._bytes = max(1, sum(column.bytes for column in (*part.input_fields, *part.target_fields)))
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="examples")
 
     def begin(self, indices: Indices, offsets: Indices, epoch: int = 0) -> None:

@@ -235,7 +235,7 @@ class EvaluationRows:
     real: NDArray[np.float32]
 
     def with_a_row(self) -> EvaluationRows:
-        """The same, or one row in which nothing is predicted if there is none: for a worker that must compute."""
+        """These rows, or one row in which nothing is predicted if there are none: for a worker that must compute."""
         if len(self.inputs):
             return self
         of_words = np.zeros((1, self.inputs.shape[1]), np.int32)

@@ -1,4 +1,4 @@
-"""The targets of loaded arrays as each task takes them, or a refusal that names the way out. No framework here."""
+"""The targets of loaded arrays as each task takes them, or a refusal that says how to fix it. No framework here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def as_classes(job: Job, data: ExampleSet) -> ExampleSet:
 
     target = _only(job, data, "classification")
     if not target.is_whole:
-        raise _misfit(job, f"its target {target.name!r} has fractions, which are no classes: add --task regression")
+        raise _misfit(job, f"its target {target.name!r} has fractions, which are not classes: add --task regression")
     if target.shape not in ((), (1,)):
         raise _misfit(job, f"its target {target.name!r} has the shape {target.shape}, and classification takes one "
                       "class per example: add --task multi-label, or name a task of your own")
@@ -54,7 +54,7 @@ def as_numbers(job: Job, data: ExampleSet) -> ExampleSet:
             return numbers
         return {"y": np.concatenate([array.reshape(len(array), -1) for array in numbers.values()], axis=1)}
 
-    names = tuple(one.name for one in data.targets)
+    names = tuple(column.name for column in data.targets)
     fitted = data.with_targets(joined, classes=None, class_names=names if len(names) > 1 else data.class_names)
     for part, values in _values(fitted):
         if not np.isfinite(values).all():
@@ -86,7 +86,7 @@ def as_labels(job: Job, data: ExampleSet) -> ExampleSet:
 
     fitted = data.with_targets(joined)
     (target,) = fitted.targets
-    names = tuple(one.name for one in data.targets) if len(data.targets) > 1 else data.class_names
+    names = tuple(column.name for column in data.targets) if len(data.targets) > 1 else data.class_names
     if target.shape == (1,):
         raise _misfit(job, "it has one label: use --task binary")
     return fitted.with_targets(lambda targets: targets, classes=target.shape[0],
@@ -99,7 +99,7 @@ def _misfit(job: Job, why: str) -> BadRequest:
 
 def _only(job: Job, data: ExampleSet, task: str) -> Any:
     if len(data.targets) != 1:
-        names = ", ".join(repr(one.name) for one in data.targets) or "none"
+        names = ", ".join(repr(column.name) for column in data.targets) or "none"
         raise _misfit(job, f"{task} takes one target, and it has {names}: leave others out, or name a task of your own")
     return data.targets[0]
 

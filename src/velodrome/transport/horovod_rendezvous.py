@@ -97,7 +97,7 @@ class RendezvousServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortTaken(f"port {port} of {host} is in use") from error
+                raise PortTaken(f"port {port} on {host} is taken: choose another one") from error
             raise
         self._thread = threading.Thread(target=self.serve_forever, name="horovod-rendezvous", daemon=True)
         self._thread.start()

@@ -1,11 +1,14 @@
-"""Finds the network interface behind an address of the plan, so that a transport listens there and nowhere else."""
+"""The network interfaces behind addresses of the plan, so that a transport listens there and nowhere else."""
 
 from __future__ import annotations
 
+import errno
 import socket
 from ipaddress import ip_address
 
 import psutil
+
+from velodrome.errors import PortTaken, RunFailed
 
 
 def is_address(host: str) -> bool:
@@ -46,3 +49,16 @@ def address_towards(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return host
+
+
+def listen_at(host: str, port: int, backlog: int) -> socket.socket:
+    """A listening socket of worker 0 on its address of the plan, and on no other one."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=backlog)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(f"port {port} on {host} is taken: choose another one") from error
+        raise RunFailed(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): worker 0 must run on {host!r}"
+        ) from error

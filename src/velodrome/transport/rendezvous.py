@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import subprocess
 import sys
@@ -10,8 +9,9 @@ import time
 from dataclasses import dataclass
 
 from velodrome.catalog.world import World
-from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.errors import PeerLost, RunFailed
 from velodrome.transport.door import StrangerError, enter, read_line
+from velodrome.transport.interfaces import listen_at
 from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL
 
 _RETRY_SECONDS = 0.05
@@ -78,16 +78,7 @@ def stop_server(server: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _start_server(ranks: Ranks, seconds: float) -> subprocess.Popen[bytes]:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(ranks.host, ranks.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=max(128, 2 * ranks.size))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortTaken(f"port {ranks.port} on {ranks.host} is taken: choose another one") from error
-        raise RunFailed(
-            f"cannot listen on {ranks.host}:{ranks.port} ({error.strerror or error}): worker 0 must run on "
-            f"{ranks.host!r}"
-        ) from error
+    listener = listen_at(ranks.host, ranks.port, max(128, 2 * ranks.size))
     command = [sys.executable, "-P", "-m", "velodrome.transport.rendezvous_server"]
     command += ["--listener", str(listener.fileno()), "--hosts", ",".join(ranks.hosts), "--seconds", str(seconds)]
     with listener:

@@ -1,5 +1,8 @@
 """Where the MPI ranks of a job rendezvous: a small server, so that no `mpiexec` is needed.
 
+The controller must start, watch and end every process itself, which `mpiexec` would do in its place; and `mpiexec`
+garbles long lines of output, such as events.
+
 Rank 0 starts it as a child (`python -m velodrome.transport.rendezvous_server`) on a socket that it has bound. Each rank
 has two connections: `pmi`, over which MPICH itself talks while it starts and ends, and `liveness`, which reports ranks
 that are lost. Both have proved that they belong to the job (`transport/door.py`). Only the standard library is

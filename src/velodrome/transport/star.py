@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.errors import PeerLost, PortTaken
+from velodrome.errors import PeerLost
 from velodrome.transport.base import Transport
 from velodrome.transport.door import Door, enter
+from velodrome.transport.interfaces import listen_at
 from velodrome.transport.rendezvous import Ranks
 
 _LENGTH = struct.Struct(">Q")
@@ -49,20 +50,11 @@ class StarTransport(Transport):
 
     def _accept(self, deadline: float, seconds: float) -> None:
         ranks = self._ranks
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((ranks.host, ranks.port))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise PortTaken(f"port {ranks.port} of {ranks.host} is in use") from error
-                raise
-            listener.listen(max(128, self.size))
-            door = Door(listener, _PROTOCOL)
-            try:
-                self._admit(door, deadline, seconds)
-            finally:
-                door.close()
+        door = Door(listen_at(ranks.host, ranks.port, max(128, self.size)), _PROTOCOL)
+        try:
+            self._admit(door, deadline, seconds)
+        finally:
+            door.close()
         for connection in self._peers.values():
             connection.sendall(_COMPLETE)
 

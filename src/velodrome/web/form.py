@@ -22,15 +22,14 @@ from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import GROUPS, Job
 from velodrome.job.names import check_name, expand
-from velodrome.job.race import Race, combinations, parse_vary
+from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
 from velodrome.job.read import reason_of
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.question import OBJECTIVES
 from velodrome.run.trust import elsewhere
 from velodrome.tasks.registry import task
 
-#: Fields of a race that the command has an option for.
-OF_RACE = ("repeat", "until_sure", "budget", "max_repeat", "objective", "tolerance", "accuracy_margin", "grace",
-           "baseline")
+#: Fields of a race that a person sets on the page.
+OF_RACE = tuple(name for name in OPTIONS if name != "naming")
 #: Shown at once; all others are folded.
 COMMON = ("dataset", "model", "engine", "workers", "batch_size", "epochs", "learning_rate", "target")
 _MOST_TEXT = 2000

@@ -28,7 +28,7 @@ from velodrome.web.watch import POLL, Watch
 ROWS = 1000
 #: Seconds that a page waits for rows which were never read; the others follow as soon as they are.
 _FIRST_SECONDS = 0.3
-#: Seconds between two looks at the folder for a list that is open.
+#: Seconds between checks of the folder for a list that is open.
 _TICK_SECONDS = 2.0
 
 

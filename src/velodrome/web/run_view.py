@@ -18,10 +18,9 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
-from velodrome.judge.configuration import text_of
-from velodrome.judge.foreign import foreign_note
+from velodrome.judge.background_load import foreign_note
+from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.judge.hosts import host_lines
-from velodrome.judge.implementation import implementation_lines
 from velodrome.printable import shown
 from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
 from velodrome.run.store import RunFolder

@@ -25,10 +25,10 @@ from velodrome.errors import VelodromeError
 from velodrome.job.job import Target
 from velodrome.job.names import expand
 from velodrome.job.race import Entry
+from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.configuration import label_of
-from velodrome.judge.doubts import suspects
-from velodrome.judge.estimate import Progress, Remaining, remaining
+from velodrome.judge.remaining import Progress, Remaining, remaining
 from velodrome.judge.statistics import Ratio
 from velodrome.races.folder import RaceFolder
 from velodrome.reporting.load import RaceRecord, load_race
@@ -95,7 +95,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-#: Seconds between two looks at the files, and between two signs of life on a quiet connection.
+#: Seconds between checks of the files, and between two signs of life on a quiet connection.
 TICK_SECONDS = 1.0
 SIGN_SECONDS = 15.0
 #: Live connections that a client may keep. A browser opens six to a server for all of its tabs together, and pages need

@@ -34,11 +34,11 @@ def prepare(context: Context, instead: str) -> None:
     export."""
     if instead.startswith(CHECK):
         workers, _, mesh = instead.removeprefix(CHECK).partition(":")
-        context.instead = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
+        context.action = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
     elif instead.startswith(EXPORT):
         context.export_to = Path(instead.removeprefix(EXPORT))
     else:
-        context.saved_model, context.instead = Path(instead), evaluate_saved
+        context.saved_model, context.action = Path(instead), evaluate_saved
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
@@ -60,12 +60,12 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
             counts += learner.train(1, 2)
         seconds = time.perf_counter() - began
         refuse_nan(counts, 1)
-        found = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
+        inspection = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
         batch = max(1, schedule.examples(0, steps) // steps)
         steps, seconds = _paced(learner, steps, schedule.steps, seconds)
     in_memory, mapped = data_bytes(data)
-    events.emit("inspection", **asdict(found), batch=batch, seconds=seconds, data_bytes=in_memory, mapped_bytes=mapped,
-                divisions=learner.divisions(workers, mesh, found))
+    events.emit("inspection", **asdict(inspection), batch=batch, seconds=seconds, data_bytes=in_memory,
+                mapped_bytes=mapped, divisions=learner.divisions(workers, mesh, inspection))
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()
@@ -98,12 +98,12 @@ def _evaluated(context: Context, learner: Learner) -> Counts:
 
 
 def _report(context: Context, learner: Learner, job: Job, test: Counts, steps: int) -> None:
-    found = learner.answers
+    correct = learner.answers
     context.events.emit(
         "result", test=context.task.fields(test), history=[], parameters=learner.parameters, steps=steps,
         pixels=learner.pixels, metrics=context.task.definitions(),
-        test_answers=None if found is None else correctness_bits.encode(found),
-        test_fingerprint=None if found is None else context.task.test_fingerprint(context.data),
+        test_answers=None if correct is None else correctness_bits.encode(correct),
+        test_fingerprint=None if correct is None else context.task.test_fingerprint(context.data),
         pace=Pace(0).fields(), implementation=learner.implementation,
     )
     learner.close()
@@ -111,9 +111,9 @@ def _report(context: Context, learner: Learner, job: Job, test: Counts, steps: i
 
 def data_bytes(data: Any) -> tuple[int, int]:
     """Bytes of the arrays of a data set: those in memory, and those that are mapped from files."""
-    found = {id(array): array for part in ("train", "validation", "test") for array in _arrays(getattr(data, part))}
-    mapped = sum(array.nbytes for array in found.values() if isinstance(array, np.memmap))
-    return sum(array.nbytes for array in found.values()) - mapped, mapped
+    arrays = {id(array): array for part in ("train", "validation", "test") for array in _arrays(getattr(data, part))}
+    mapped = sum(array.nbytes for array in arrays.values() if isinstance(array, np.memmap))
+    return sum(array.nbytes for array in arrays.values()) - mapped, mapped
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:

@@ -69,8 +69,8 @@ def _rank(name: str) -> int:
 
 def _files(folder: Path) -> list[Path]:
     pattern = re.compile(r"epoch-\d+\.safetensors")
-    found = (path for path in (folder / "checkpoints").glob("*.safetensors") if pattern.fullmatch(path.name))
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("epoch-")))
+    paths = (path for path in (folder / "checkpoints").glob("*.safetensors") if pattern.fullmatch(path.name))
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("epoch-")))
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -83,16 +83,16 @@ def to_resume(folder: Path, warn: Callable[[str], object]) -> Checkpoint | None:
 
     If none of them can be read, that is refused: to begin anew silently would lose what was trained.
     """
-    found, damaged = _newest(folder)
-    if found is None and damaged:
+    saved, damaged = _newest(folder)
+    if saved is None and damaged:
         raise BadRequest(
             f"no checkpoint in {str(folder / 'checkpoints')!r} can be read ({'; '.join(damaged)}): restore one, or "
             "remove them all to train from the beginning"
         )
-    if found is not None:
+    if saved is not None:
         for text in damaged:
-            warn(f"a checkpoint cannot be read ({text}): the run resumes from that of epoch {len(found.history)}")
-    return found
+            warn(f"a checkpoint cannot be read ({text}): the run resumes from that of epoch {len(saved.history)}")
+    return saved
 
 
 def _newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:

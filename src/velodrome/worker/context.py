@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.catalog.base import Strategy
-from velodrome.catalog.registry import strategy_of
+from velodrome.catalog.registry import check_arrays, engine_of, strategy_of
 from velodrome.catalog.world import World
 from velodrome.errors import FolderGone
 from velodrome.job.job import Job
@@ -52,7 +52,7 @@ class Context:
     #: Where the saved model is written as ONNX instead (`worker/onnx_export.py`).
     export_to: Path | None = None
     #: What is done with the learner instead of training it (`worker/actions.py`).
-    instead: Callable[[Context, Learner], None] | None = None
+    action: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)
 
     @property
@@ -74,10 +74,10 @@ class Context:
     @cached_property
     def task(self) -> Task:
         """What the job learns; a task of the user's own is imported here, and nowhere else."""
-        found = task_of(self.job)
-        if not isinstance(found, OwnTask):
-            return found
-        return found.bind(own.make_task(found.name))
+        task = task_of(self.job)
+        if not isinstance(task, OwnTask):
+            return task
+        return task.bind(own.make_task(task.name))
 
     @cached_property
     def data(self) -> Any:
@@ -86,6 +86,8 @@ class Context:
 
         with self.events.phase("data"):
             data = self.task.load(self.job, self.rank)
+        if data.kind == "arrays":  # the controller did not know what a user's code returns
+            check_arrays(engine_of(self.job), self.job.dataset)
         for note in (*data.notes, *data.caveats) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:

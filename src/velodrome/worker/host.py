@@ -171,22 +171,22 @@ def _versions(job: str | None) -> dict[str, str]:
     packages: tuple[str, ...] = ()
     with suppress(ValidationError, BadRequest):  # reported when the job is read
         packages = engine_of(Job.model_validate_json(job or "")).packages
-    found = versions_of((*_OURS, "numpy", *packages))
-    ours = [found.pop(name) for name in _OURS if name in found]
-    return {"velodrome": ours[0], **found} if ours else found
+    versions = versions_of((*_OURS, "numpy", *packages))
+    ours = [versions.pop(name) for name in _OURS if name in versions]
+    return {"velodrome": ours[0], **versions} if ours else versions
 
 
 def gpu_names(folder: Path = _NVIDIA) -> list[str]:
     """The models of the NVIDIA GPUs that this process may use, in the driver's order."""
-    found = []
+    models = []
     for information in sorted(folder.glob("*/information")):
         with suppress(OSError):
             lines = information.read_text(errors="replace").splitlines()
-            found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+            models += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return found
+        return models
     chosen = [word.strip() for word in visible.split(",") if word.strip()]
     if not all(word.isdecimal() for word in chosen):  # by UUID, or -1 for none
-        return found if any(word.startswith(("GPU", "MIG")) for word in chosen) else []
-    return [found[int(word)] for word in chosen if int(word) < len(found)]
+        return models if any(word.startswith(("GPU", "MIG")) for word in chosen) else []
+    return [models[int(word)] for word in chosen if int(word) < len(models)]

@@ -7,6 +7,9 @@ plan. All that depends on this is here. Where it does not work, on a system othe
 frameworks train as before, and `is_exposed` lets a run warn of it; `tests/worker/test_listening.py` and
 `tests/e2e/test_ports.py` fail when a framework no longer calls `bind` in this way. Nothing here runs while a process
 trains: `bind` is called when servers start.
+
+A private network namespace would protect these ports without any of this, but the user's code reads S3 and HDFS and
+reports to trackers, so it needs the machine's network.
 """
 
 from __future__ import annotations
@@ -132,12 +135,12 @@ def _loaded() -> list[tuple[int, Path]]:
     """The frameworks' libraries and where the beginning of each file is mapped. The kernel's list, because the dynamic
     linker holds a lock while it visits its own: a thread that loads a library with the interpreter locked would wait
     for it, and a visitor in Python for the interpreter."""
-    found = []
+    libraries = []
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         addresses, _, offset, _, _, *path = line.split(maxsplit=5)
         if path and not int(offset, 16) and _of_framework(path[0]):
-            found.append((int(addresses.split("-")[0], 16), Path(path[0])))
-    return found
+            libraries.append((int(addresses.split("-")[0], 16), Path(path[0])))
+    return libraries
 
 
 def bind_entries(library: Path) -> list[int]:
@@ -149,7 +152,7 @@ def bind_entries(library: Path) -> list[int]:
         return []
     first, size, count = struct.unpack_from("<Q", header, 32)[0], *struct.unpack_from("<HH", header, 54)
     segments = [_SEGMENT.unpack_from(data[first + size * number:][: size].tobytes()) for number in range(count)]
-    dynamic = next((one for one in segments if one[0] == _PT_DYNAMIC), None)
+    dynamic = next((segment for segment in segments if segment[0] == _PT_DYNAMIC), None)
     if dynamic is None:
         return []
     words = np.frombuffer(data[dynamic[2] : dynamic[2] + dynamic[5]].tobytes(), "<u8").reshape(-1, 2)

@@ -1,6 +1,11 @@
 """The training loop that every engine shares: epochs, counting, validation, target, checkpoints, the result.
 
-It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's."""
+It knows no framework. What a step does is the learner's; which examples it trains on is the schedule's.
+
+The learning rate of every step is a pure function of the job. A learner gets those of an epoch as one vector before it
+begins, so that a schedule of rates costs nothing in the loop. How long each call of the learner is, rank 0 decides
+(`Learner.agree`) where all ranks must make the same calls.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from velodrome.job.check_optimization import left_out, scale_of_rate
 from velodrome.job.job import Job, Target
 from velodrome.job.optimization import Span, parse_milestones
 from velodrome.models.generators import preserved, read_states
+from velodrome.models.recipe import COLUMNS
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
@@ -36,156 +42,202 @@ CHUNK_SECONDS = 0.25
 def schedules(context: Context) -> Callable[[int], Steps]:
     """The schedule of an epoch, counted from 1; the chief reports its warnings, and what its strategy leaves out."""
     if context.is_chief:
-        found = context.task.schedule_warnings(context.job, context.data)
-        for message in (*found, *left_out(context.job, context.strategy)):
+        warnings = context.task.schedule_warnings(context.job, context.data)
+        for message in (*warnings, *left_out(context.job, context.strategy)):
             context.events.emit("warning", message=message)
     return partial(context.task.schedule, context.job, context.data)
 
 
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
-    if context.instead is not None:
-        context.instead(context, learner)
+    if context.action is not None:
+        context.action(context, learner)
         return
-    job, task, events = context.job, context.task, context.events
-    schedule_of = schedules(context)
-    generators = learner.generators()
-    with context.waiting():
-        learner.collect_model()
-    if context.is_chief:
-        with preserved(generators):  # the other processes do not try it
-            messages = learner.check_saving(context.folder)
-        for message in messages:
-            events.emit("warning", message=message)
-    target = Target.parse(job.target) if job.target else None
-    if target is not None:
-        task.check_target(target)  # the controller does not know the metrics of a task of the user's own
-    per_epoch = schedule_of(1).steps
-    total_steps = min(job.epochs * per_epoch, job.steps or math.inf)
-    pace = Pace(warmup_steps=min(learner.warmup_steps, int(total_steps) // 4))
-    history: list[dict[str, Any]] = []
-    if context.resume and (saved := checkpoint.to_resume(context.folder, partial(_warn, context))):
-        checkpoint.restored(saved, learner.load, generators, context.rank)
-        history = saved.history
-        context.status.steps = saved.steps
-
-    reached = bool(target and history and target.reached(task.recorded(history[-1], "validation")))
-    for epoch in range(len(history) + 1, job.epochs + 1):
-        left = int(total_steps) - (epoch - 1) * per_epoch
-        if left <= 0 or reached:
+    training = Training(context, learner)
+    if context.resume:
+        training.resume()
+    for epoch in range(len(training.history) + 1, context.job.epochs + 1):
+        if training.reached or training.steps_left(epoch) <= 0:
             break
-        schedule = schedule_of(epoch)
-        learner.epoch = epoch
-        steps, rates = min(left, schedule.steps), rates_of_epoch(job, epoch, per_epoch, int(total_steps))
-        learner.set_rates(rates)
-        with events.phase("train", epoch=epoch):
-            counts, seconds = _train_epoch(context, learner, schedule, steps, epoch, pace, rates)
-        with events.phase("evaluate", epoch=epoch, part="validation"):
-            start = time.perf_counter()
-            with context.waiting():
-                total = learner.total(counts)
-                learner.average_statistics()
-                held_out = learner.evaluate("validation") if context.has_validation else Counts()
-            evaluate_seconds = time.perf_counter() - start
-        refuse_nan(total, epoch)
-        train, validation = task.fields(total), task.fields(held_out)
-        rate = float(rates[steps - 1])
-        history.append({"epoch": epoch, **task.history(train=train, validation=validation), "learning_rate": rate,
-                        "seconds": seconds, "evaluate_seconds": evaluate_seconds})
-        measured = task.measured(validation)
-        reached = target is not None and target.reached(measured)
-        before = history[-2] if len(history) > 1 else {}
-        mentioned = {name for name in measured if before.get(f"validation_{name}", 0) is None}
-        if context.has_validation:
-            _mention_undefined(context, measured, f"validation set is not a number in epoch {epoch}", mentioned)
-        states: list[bytes] = []
-        if job.checkpoints:
-            with context.waiting():
-                states = learner.gather(read_states(generators))
-                learner.collect_state()
-        if context.is_chief:
-            events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
-                        steps=context.status.steps, train=train, validation=validation, learning_rate=rate)
-            if job.checkpoints:
-                context.check_folder()
-                with events.phase("save", epoch=epoch):
-                    path = checkpoint.write(
-                        context.folder, epoch, learner.state(), history, context.status.steps, states
-                    )
-                events.emit("checkpoint", epoch=epoch, file=path.name)
-
-    with events.phase("evaluate", part="test"):
-        start = time.perf_counter()
-        with context.waiting():
-            test = learner.evaluate("test")
-        test_seconds = time.perf_counter() - start
-    _mention_undefined(context, task.measured(task.fields(test)), "test set is not a number")
-    if learner.collective_seconds is not None:
-        events.emit("shares", train_seconds=pace.seconds, collective_seconds=learner.collective_seconds)
+        training.run_epoch(epoch)
+    test, test_seconds = training.test()
     with context.waiting():
         learner.collect_model()
     if context.is_chief:
-        context.check_folder()
-        with events.phase("save"):
-            learner.save(context.folder / "model")
-            if columns := context.data.columns:  # how a new row is encoded
-                write_text(context.folder / "model" / "columns.json", json.dumps(columns, indent=1, ensure_ascii=False))
-        events.emit("result", test=task.fields(test), history=history, parameters=learner.parameters,
-                    steps=context.status.steps, reached_target=reached, test_seconds=test_seconds,
-                    pixels=learner.pixels, metrics=task.definitions(),
-                    test_answers=None if learner.answers is None else correctness_bits.encode(learner.answers),
-                    test_fingerprint=None if learner.answers is None else task.test_fingerprint(context.data),
-                    implementation=learner.implementation or context.strategy.implementation.report(job.implementation),
-                    confusion=None if learner.confusion is None else learner.confusion.tolist(),
-                    class_names=[] if learner.confusion is None else list(task.class_names(context.data)),
-                    pace=pace.fields())
+        training.save_model()
+        training.report(test, test_seconds)
     with context.waiting():
         learner.close()
 
 
-def _warn(context: Context, text: str) -> None:
-    if context.is_chief:
-        context.events.emit("warning", message=text)
+class Training:
+    """The training of a job, epoch by epoch, and what is known of it so far."""
 
+    def __init__(self, context: Context, learner: Learner) -> None:
+        self._context, self._learner = context, learner
+        self._job, self._task, self._events = context.job, context.task, context.events
+        self._schedule_of = schedules(context)
+        self._generators = learner.generators()
+        self._check_saving()
+        self._target = Target.parse(self._job.target) if self._job.target else None
+        if self._target is not None:
+            self._task.check_target(self._target)  # the controller does not know the metrics of a user's task
+        self._per_epoch = self._schedule_of(1).steps
+        self._total_steps = int(min(self._job.epochs * self._per_epoch, self._job.steps or math.inf))
+        self._pace = Pace(warmup_steps=min(learner.warmup_steps, self._total_steps // 4))
+        self.history: list[dict[str, Any]] = []
+        #: Whether the target was reached.
+        self.reached = False
 
-def _train_epoch(
-    context: Context, learner: Learner, schedule: Steps, steps: int, epoch: int, pace: Pace, rates: Rates
-) -> tuple[Counts, float]:
-    """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
-    counts = Counts()
-    began = mark = time.perf_counter()
-    learner.begin_epoch(schedule)
-    chunk, first, counted = 1, 0, 0
-    while first < steps:
-        last = min(first + chunk, steps)
-        new = learner.train(first, last)
-        counts += new
+    def _check_saving(self) -> None:
+        with self._context.waiting():
+            self._learner.collect_model()
+        if self._context.is_chief:
+            with preserved(self._generators):  # the other processes do not try it
+                messages = self._learner.check_saving(self._context.folder)
+            for message in messages:
+                self._warn(message)
+
+    def _warn(self, message: str) -> None:
+        if self._context.is_chief:
+            self._events.emit("warning", message=message)
+
+    def resume(self) -> None:
+        """Continue from the newest checkpoint that can be read, if there is one."""
+        if saved := checkpoint.to_resume(self._context.folder, self._warn):
+            checkpoint.restored(saved, self._learner.load, self._generators, self._context.rank)
+            self.history, self._context.status.steps = saved.history, saved.steps
+        if self._target and self.history:
+            self.reached = self._target.reached(self._task.recorded(self.history[-1], "validation"))
+
+    def steps_left(self, epoch: int) -> int:
+        """Steps of the job before which this epoch begins."""
+        return self._total_steps - (epoch - 1) * self._per_epoch
+
+    def run_epoch(self, epoch: int) -> None:
+        """Train and evaluate an epoch, report it and write its checkpoint."""
+        task, learner, schedule = self._task, self._learner, self._schedule_of(epoch)
+        learner.epoch = epoch
+        steps = min(self.steps_left(epoch), schedule.steps)
+        rates = rates_of_epoch(self._job, epoch, self._per_epoch, self._total_steps)
+        learner.set_rates(rates)
+        with self._events.phase("train", epoch=epoch):
+            counts, seconds = self._train(schedule, steps, epoch, rates)
+        total, held_out, evaluate_seconds = self._evaluate(counts, epoch)
+        refuse_nan(total, epoch)
+        train, validation, rate = task.fields(total), task.fields(held_out), float(rates[steps - 1])
+        self.history.append({"epoch": epoch, **task.history(train=train, validation=validation), "learning_rate": rate,
+                             "seconds": seconds, "evaluate_seconds": evaluate_seconds})
+        measured = task.measured(validation)
+        self.reached = self._target is not None and self._target.reached(measured)
+        if self._context.has_validation:
+            before = self.history[-2] if len(self.history) > 1 else {}
+            mentioned = {name for name in measured if before.get(f"validation_{name}", 0) is None}
+            self._mention_undefined(measured, f"validation set is not a number in epoch {epoch}", mentioned)
+        states: list[bytes] = []
+        if self._job.checkpoints:
+            with self._context.waiting():
+                states = learner.gather(read_states(self._generators))
+                learner.collect_state()
+        if self._context.is_chief:
+            self._events.emit("epoch", epoch=epoch, seconds=seconds, evaluate_seconds=evaluate_seconds,
+                              steps=self._context.status.steps, train=train, validation=validation, learning_rate=rate)
+            if self._job.checkpoints:
+                self._write_checkpoint(epoch, states)
+
+    def _train(self, schedule: Steps, steps: int, epoch: int, rates: Rates) -> tuple[Counts, float]:
+        """Train the first `steps` steps of an epoch in calls of about a quarter of a second."""
+        context, learner, counts = self._context, self._learner, Counts()
+        began = mark = time.perf_counter()
+        learner.begin_epoch(schedule)
+        chunk, first, counted = 1, 0, 0
+        while first < steps:
+            last = min(first + chunk, steps)
+            new = learner.train(first, last)
+            counts += new
+            now = time.perf_counter()
+            done = self._examples(schedule, last, counts)
+            self._pace.add(last - first, done - counted, now - mark)
+            context.status.steps += last - first
+            refuse_nan(new, epoch)
+            metrics = self._task.measured(self._task.fields(new))
+            self._events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
+                              loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics,
+                              learning_rate=float(rates[last - 1]))
+            chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
+            first, counted, mark = last, done, now
+        with context.waiting():
+            counts += learner.end_epoch()
         now = time.perf_counter()
-        done = schedule.examples(0, last) if context.strategy.synchronous else counts.total
-        pace.add(last - first, done - counted, now - mark)
-        context.status.steps += last - first
-        refuse_nan(new, epoch)
-        metrics = context.task.measured(context.task.fields(new))
-        context.events.emit("progress", epoch=epoch, step=last, steps=steps, examples=done, seconds=now - began,
-                            loss=metrics["loss"], accuracy=metrics.get("accuracy"), metrics=metrics,
-                            learning_rate=float(rates[last - 1]))
-        chunk = learner.agree(max(1, min(4 * chunk, round(chunk * CHUNK_SECONDS / max(now - mark, 1e-6)))))
-        first, counted, mark = last, done, now
-    with context.waiting():
-        counts += learner.end_epoch()
-    now = time.perf_counter()
-    pace.add(0, (schedule.examples(0, steps) if context.strategy.synchronous else counts.total) - counted, now - mark)
-    return counts, now - began
+        self._pace.add(0, self._examples(schedule, steps, counts) - counted, now - mark)
+        return counts, now - began
 
+    def _examples(self, schedule: Steps, steps: int, counts: Counts) -> int:
+        """Examples trained on: asynchronous workers may not have done all steps that they were asked for."""
+        return schedule.examples(0, steps) if self._context.strategy.synchronous else counts.total
 
-def _mention_undefined(
-    context: Context, measured: Mapping[str, float | None], what: str, mentioned: Collection[str] = ()
-) -> None:
-    """Warn of metrics that an evaluation cannot give, but of those that were mentioned."""
-    for name, value in measured.items() if context.is_chief else ():
-        if value is None and name not in mentioned:
-            message = f"{name} of the {what}: look at its targets, and at what the model returns"
-            context.events.emit("warning", message=message)
+    def _evaluate(self, counts: Counts, epoch: int) -> tuple[Counts, Counts, float]:
+        """The counts of all processes' training and of the validation set, and the seconds that they took."""
+        learner, start = self._learner, time.perf_counter()
+        with self._events.phase("evaluate", epoch=epoch, part="validation"), self._context.waiting():
+            total = learner.total(counts)
+            learner.average_statistics()
+            held_out = learner.evaluate("validation") if self._context.has_validation else Counts()
+        return total, held_out, time.perf_counter() - start
+
+    def _write_checkpoint(self, epoch: int, states: list[bytes]) -> None:
+        context = self._context
+        context.check_folder()
+        with self._events.phase("save", epoch=epoch):
+            state = self._learner.state()
+            path = checkpoint.write(context.folder, epoch, state, self.history, context.status.steps, states)
+        self._events.emit("checkpoint", epoch=epoch, file=path.name)
+
+    def test(self) -> tuple[Counts, float]:
+        """Evaluate the test set; the counts of all processes and the seconds that it took."""
+        start = time.perf_counter()
+        with self._events.phase("evaluate", part="test"), self._context.waiting():
+            test = self._learner.evaluate("test")
+        seconds = time.perf_counter() - start
+        self._mention_undefined(self._task.measured(self._task.fields(test)), "test set is not a number")
+        if self._learner.collective_seconds is not None:
+            self._events.emit("shares", train_seconds=self._pace.seconds,
+                              collective_seconds=self._learner.collective_seconds)
+        return test, seconds
+
+    def save_model(self) -> None:
+        """Write the model, and how a row of a table is encoded for it."""
+        self._context.check_folder()
+        folder = self._context.folder / "model"
+        with self._events.phase("save"):
+            if columns := self._context.data.columns:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_text(folder / COLUMNS, json.dumps(columns, indent=1, ensure_ascii=False))
+            self._learner.save(folder)
+
+    def report(self, test: Counts, test_seconds: float) -> None:
+        """Emit the result of the job."""
+        context, task, learner = self._context, self._task, self._learner
+        answers, confusion = learner.answers, learner.confusion
+        self._events.emit(
+            "result", test=task.fields(test), history=self.history, parameters=learner.parameters,
+            steps=context.status.steps, reached_target=self.reached, test_seconds=test_seconds,
+            pixels=learner.pixels, metrics=task.definitions(),
+            test_answers=None if answers is None else correctness_bits.encode(answers),
+            test_fingerprint=None if answers is None else task.test_fingerprint(context.data),
+            implementation=learner.implementation or context.strategy.implementation.report(self._job.implementation),
+            confusion=None if confusion is None else confusion.tolist(),
+            class_names=[] if confusion is None else list(task.class_names(context.data)),
+            pace=self._pace.fields(),
+        )
+
+    def _mention_undefined(
+        self, measured: Mapping[str, float | None], what: str, mentioned: Collection[str] = ()
+    ) -> None:
+        """Warn of metrics that an evaluation cannot give, but of those that were mentioned."""
+        for name, value in measured.items():
+            if value is None and name not in mentioned:
+                self._warn(f"{name} of the {what}: look at its targets, and at what the model returns")
 
 
 def refuse_nan(counts: Counts, epoch: int) -> None:

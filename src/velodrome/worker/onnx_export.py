@@ -153,9 +153,11 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
         )
     if data.kind == "arrays":
         inputs = tuple(
-            ServedInput(name=one.name, shape=one.shape, dtype=_fed(one.dtype, one.is_whole, one.name in data.images),
-                        image=one.name in data.images)
-            for one in data.inputs
+            ServedInput(
+                name=each.name, shape=each.shape, dtype=_fed(each.dtype, each.is_whole, each.name in data.images),
+                image=each.name in data.images,
+            )
+            for each in data.inputs
         )
         columns = dict(data.columns)
         return Served(
@@ -190,4 +192,4 @@ def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tupl
     if task == "binary":
         return _names(data.class_names, 2)
     targets = tuple(column["name"] for column in columns.get("targets", ()))
-    return targets or tuple(data.class_names) or tuple(one.name for one in data.targets)
+    return targets or tuple(data.class_names) or tuple(each.name for each in data.targets)

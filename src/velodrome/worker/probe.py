@@ -31,13 +31,13 @@ def found_as(name: str) -> str | None:
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """The versions of those packages that are installed, read from their metadata."""
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def answer(modules: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:

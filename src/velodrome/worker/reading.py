@@ -44,11 +44,11 @@ class Reader:
     def read(self, line: str) -> Iterator[dict[str, Any]]:
         """Yield the figures of a line, if there are any, and a warning where a pattern does not work."""
         line = _COLOURS.sub("", line[:LONGEST_LINE])
-        found: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for text in [*self._patterns]:
             for name, value in self._search(text, line).items():
                 try:
-                    found[name] = float(value)
+                    figures[name] = float(value)
                 except ValueError:
                     if name not in self._not_numbers:
                         self._not_numbers.add(name)
@@ -57,8 +57,8 @@ class Reader:
                 del self._timeouts[text], self._patterns[text]
                 yield {"warning": f"--read {text!r} is not used any more: it took longer than {self._limit:g} s on "
                        f"{MOST_TIMEOUTS} lines; make it simpler"}
-        if found:
-            yield {"figures": found}
+        if figures:
+            yield {"figures": figures}
 
     def _search(self, text: str, line: str) -> dict[str, str]:
         try:
@@ -96,8 +96,8 @@ def main(words: Sequence[str]) -> None:
 def _answer(reader: Reader, answers: int, line: bytes) -> None:
     # Whatever goes wrong, the script must be able to print.
     with suppress(Exception):
-        for found in reader.read(line.decode(errors="replace")):
-            _write(answers, json.dumps(found).encode() + b"\n")
+        for answer in reader.read(line.decode(errors="replace")):
+            _write(answers, json.dumps(answer).encode() + b"\n")
 
 
 def _write(descriptor: int, data: bytes) -> None:

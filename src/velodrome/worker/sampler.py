@@ -167,7 +167,7 @@ class Sampler(threading.Thread):
 
 #: A process that uses less than this share of a core does nothing.
 IDLE = 0.05
-#: Seconds between two looks.
+#: Seconds between checks.
 PERIOD = 1.0
 
 

@@ -103,7 +103,7 @@ def _end_of_imports(body: list[ast.stmt]) -> int:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.While | ast.With):
             break
         inside = node.body if isinstance(node, ast.If | ast.Try) else [node]
-        if any(isinstance(one, ast.Import | ast.ImportFrom) for one in inside):
+        if any(isinstance(statement, ast.Import | ast.ImportFrom) for statement in inside):
             end = place + 1
     while end < len(body) and isinstance(node := body[end], ast.Expr) and isinstance(node.value, ast.Constant):
         end += 1  # a text that begins the second part would become the docstring of the module

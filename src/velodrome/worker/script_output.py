@@ -76,11 +76,11 @@ def _take(answers: int, log: Log, events: Emitter) -> None:
 
 
 def reports_of(
-    found: Mapping[str, float],
+    figures_of_line: Mapping[str, float],
 ) -> Iterator[tuple[str, int | None, int | None, int | None, Mapping[str, float]]]:
     """The groups of a line as reports: one for each split that they are of, training first."""
     splits: dict[str, dict[str, float]] = {}
-    for name, value in found.items():
+    for name, value in figures_of_line.items():
         about = figures.named(name)
         plain, value = about.own, value / 100 if about.percent else value
         if plain in COUNTS and not (value >= 0 and value == int(value)):

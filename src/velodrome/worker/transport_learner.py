@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
@@ -17,6 +16,9 @@ from velodrome.transport.mpi import MpiTransport
 from velodrome.transport.rendezvous import Ranks
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, Part
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
 
 
 class TransportLearner(Learner):
@@ -42,35 +44,29 @@ class TransportLearner(Learner):
     def gather(self, data: bytes) -> list[bytes]:
         return gather(data, self._transport.rank, self._transport.size, self.sum_vector)
 
+    def count_classified(
+        self, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
+        classes: int,
+    ) -> Counts:
+        """Count, over all processes, an evaluation of a part whose examples `mine` this process classified as
+        `predicted`, with this summed loss. Sets `confusion` and, for the test set, `answers`."""
+        labels = np.asarray(examples.labels[mine], np.int64)
+        right = predicted == labels
+        if part == "test":
+            whole = np.zeros(len(examples), np.bool_)
+            whole[mine] = right
+            right_of_all = self.sum_vector(correctness_bits.to_vector(whole))
+            self.answers = correctness_bits.from_vector(right_of_all, len(examples))
+        if classes <= MAX_CONFUSION_CLASSES:
+            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+            self.confusion = self.sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
+        return self.sum_counts(Counts(len(mine), loss, {"correct": int(right.sum())}))
+
     def average_statistics(self) -> None:
         """Nothing: for models without moving statistics."""
 
     def close(self) -> None:
         self._transport.close()
-
-
-#: A confusion matrix of more classes is unreadable and large.
-MAX_CONFUSION_CLASSES = 100
-#: Sums a vector over the processes, in each of them.
-Sum = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-
-
-def count_classified(
-    learner: Learner, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
-    classes: int, total: Sum,
-) -> Counts:
-    """This process's counts of the examples `mine` of a part, whose classes it predicted with this summed loss. Sets
-    `confusion` and, of the test set, `answers` of the learner, both summed over the processes."""
-    labels = np.asarray(examples.labels[mine], np.int64)
-    right = predicted == labels
-    if part == "test":
-        whole = np.zeros(len(examples), np.bool_)
-        whole[mine] = right
-        learner.answers = correctness_bits.from_vector(total(correctness_bits.to_vector(whole)), len(examples))
-    if classes <= MAX_CONFUSION_CLASSES:
-        pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
-        learner.confusion = total(pairs).round().astype(np.int64).reshape(classes, classes)
-    return Counts(len(mine), loss, {"correct": int(right.sum())})
 
 
 Vector = NDArray[np.float64]
@@ -85,13 +81,6 @@ def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector])
     table[rank, : len(data)] = np.frombuffer(data, np.uint8)
     numbers = total(table.ravel()).round().astype(np.uint8).reshape(table.shape)
     return [row[:length].tobytes() for row, length in zip(numbers, lengths, strict=True)]
-
-
-def warn_of_zoo_model(context: Context) -> None:
-    """For engines that have models of the zoo only."""
-    if context.is_chief and claims_equivalence(context.job):
-        for note in equivalence_warnings(context.job.model, zoo_differences(context.job.model)):
-            context.events.emit("warning", message=note)
 
 
 def connect_mpi(context: Context) -> MpiTransport:

@@ -95,8 +95,9 @@ def test_the_default_framework_is_filled_in() -> None:
 @pytest.mark.parametrize(("fields", "words"), [
     ({"engine": "torch", "framework": "torch"}, "engine torch has no such framework: it trains with one"),
     ({"engine": "torch", "strategy": "ddp", "workers": 2, "cycle_time_ms": 2.0},
-     "--cycle-time-ms 2.0: strategy torch/ddp has no use for it, only horovod/allreduce has; leave it out"),
-    ({"engine": "horovod", "strategy": "single", "fusion_threshold_mb": 2.0}, "horovod/single has no use for it"),
+     "--cycle-time-ms 2.0: strategy torch/ddp does not support this option (horovod/allreduce does); leave it out"),
+    ({"engine": "horovod", "strategy": "single", "fusion_threshold_mb": 2.0},
+     "horovod/single does not support this option"),
     ({"engine": "horovod", "framework": "tensorflow", "accumulate": 2}, "--accumulate: engine horovod cannot do that"),
     ({"engine": "horovod", "framework": "tensorflow", "model": "lstm-small", "dataset": "ptb"},
      "--model 'lstm-small': engine horovod with --framework tensorflow has linear, dense-128, "),

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.unit
 
 def notes(monkeypatch: pytest.MonkeyPatch, scale: str, pixels: str = "auto") -> tuple[str, ...]:
     from velodrome.engines.tensorflow.network import Network
+    from velodrome.tasks.supervised import Classification
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     job = Job(engine="tensorflow", model="keras_byte_inputs:build", model_args={"scale": scale}, batch_size=16,
               pixels=pixels)
-    return Network(resolve(job), tiny_splits()).notes
+    return Network(resolve(job), Classification(), tiny_splits()).notes
 
 
 @pytest.mark.parametrize("scale", ["divide", "lambda", "multiply", "subtract"])

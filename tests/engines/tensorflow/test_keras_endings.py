@@ -28,10 +28,11 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(end: str, **changes: Any):
     from velodrome.engines.tensorflow.network import Network
+    from velodrome.tasks.supervised import Classification
 
     model, arguments = "keras_endings:build", {"end": end}
     asked = {"engine": "tensorflow", "model": model, "model_args": arguments, "batch_size": 16, **changes}
-    return Network(resolve(Job(**asked)), tiny_splits())
+    return Network(resolve(Job(**asked)), Classification(), tiny_splits())
 
 
 def certain_weights(built: Any, factor: float = 400.0) -> list[Any]:
@@ -50,7 +51,7 @@ def measured(built: Any, weights: list[Any], *, training: bool = True) -> tuple[
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.uint8)])
     def run(images: Any) -> Any:
         count = tf.shape(images, tf.int64)[0]
-        batch = Batch(images, tf.constant(data.labels), count, tf.constant(1, tf.int64))
+        batch = Batch({"x": images}, {"y": tf.constant(data.labels)}, count, tf.constant(1, tf.int64))
         sources = [tf.constant(value) for value in weights]
         if not training:
             return built.count(sources, statistics, batch).counts, []

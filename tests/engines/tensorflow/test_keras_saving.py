@@ -43,9 +43,10 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 def saved(model: str, folder: Path, **changes: Any) -> tuple[Any, tuple[str, ...]]:
     """A network that was tried and saved with other weights than it had; what the trial said."""
     from velodrome.engines.tensorflow.network import Network
+    from velodrome.tasks.supervised import Classification
 
     asked = {"engine": "tensorflow", "model": f"keras_saving:{model}", "batch_size": 16, **changes}
-    network = Network(resolve(Job(**asked)), tiny_splits())
+    network = Network(resolve(Job(**asked)), Classification(), tiny_splits())
     before = [np.asarray(variable).copy() for variable in network.model.variables]
     notes = network.check_saving(folder)
     assert list(folder.iterdir()) == []

@@ -26,9 +26,10 @@ def _nets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(model: str, examples: int = 40, **changes: Any) -> Any:
     from velodrome.engines.tensorflow.network import Network
+    from velodrome.tasks.supervised import Classification
 
     asked = {"engine": "tensorflow", "model": f"keras_trials:{model}", "batch_size": 16, **changes}
-    return Network(resolve(Job(**asked)), tiny_splits(examples))
+    return Network(resolve(Job(**asked)), Classification(), tiny_splits(examples))
 
 
 @pytest.mark.parametrize(("end", "sentence"), [
@@ -62,13 +63,14 @@ def test_it_is_trained_where_none_does_and_evaluated_in_batches_of_that_size(mod
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.uint8)])
     def evaluate(some: Any) -> Any:
         number = tf.shape(some, tf.int64)[0]
-        return built.count(weights, [], Batch(some, tf.constant(labels), number, number)).counts
+        return built.count(weights, [], Batch({"x": some}, {"y": tf.constant(labels)}, number, number)).counts
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 8, 8, 1], tf.uint8)])
     def train(some: Any) -> Any:
         number = tf.shape(some, tf.int64)[0]
         sources = [tf.constant(value) for value in weights]
-        return built.gradient(sources, lambda same: same, [], Batch(some, tf.constant(labels[:16]), number, number))[0]
+        batch = Batch({"x": some}, {"y": tf.constant(labels[:16])}, number, number)
+        return built.gradient(sources, lambda same: same, [], batch)[0]
 
     logits = images.reshape(31, -1) / 255.0 @ weights[0] + weights[1]
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)

@@ -24,7 +24,7 @@ def tf():
 
 
 def layout_of(shapes):
-    from velodrome.engines.tensorflow.layout import Layout
+    from velodrome.engines.tensorflow.flat import Layout
 
     return Layout(shapes)
 

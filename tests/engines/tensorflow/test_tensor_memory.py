@@ -14,11 +14,11 @@ tf = pytest.importorskip("tensorflow")
 @pytest.mark.unit
 def test_tensorflow_still_exposes_the_memory_of_a_tensor() -> None:
     """Fails when TensorFlow drops what the in-place reduction relies on; training then falls back to copies."""
-    from velodrome.engines.tensorflow import tensor_memory
+    from velodrome.engines.tensorflow import allreduce
 
-    assert tensor_memory.available()
+    assert allreduce.available()
     tensor = tf.ones([100], tf.float64) * 2
-    memory = tensor_memory.writable_memory(tensor)
+    memory = allreduce.writable_memory(tensor)
     assert memory is not None
     memory += 1
     assert tf.reduce_sum(tensor).numpy() == 300
@@ -27,24 +27,24 @@ def test_tensorflow_still_exposes_the_memory_of_a_tensor() -> None:
 @pytest.mark.unit
 @pytest.mark.parametrize("broken", ["raises", "copies"])
 def test_memory_that_cannot_be_written_is_not_offered(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    from velodrome.engines.tensorflow import tensor_memory
+    from velodrome.engines.tensorflow import allreduce
 
     def view(tensor: Any) -> Any:
         if broken == "raises":
             raise BufferError
         return np.array(tensor)
 
-    monkeypatch.setattr(tensor_memory, "_view", view)
-    tensor_memory.available.cache_clear()
+    monkeypatch.setattr(allreduce, "_view", view)
+    allreduce.available.cache_clear()
     try:
-        assert tensor_memory.writable_memory(tf.ones([3])) is None
+        assert allreduce.writable_memory(tf.ones([3])) is None
     finally:
-        tensor_memory.available.cache_clear()
+        allreduce.available.cache_clear()
 
 
 @pytest.mark.integration
 def test_allreduce_through_copies_ends_with_the_same_weights(train: Any) -> None:
     asked = {"strategy": "allreduce", "workers": 2, "optimizer": "momentum", "dtype": "float64"}
     in_place = train(**asked)
-    copied = train(**asked, without="velodrome.engines.tensorflow.tensor_memory:available")
+    copied = train(**asked, without="velodrome.engines.tensorflow.allreduce:available")
     assert largest_difference(in_place.state, copied.state) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from velodrome.data.examples import ExamplePart, ExampleSet
-from velodrome.job.job import Job
+from velodrome.data.pixels import transform_of_arrays
 
 tf: Any = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.unit
@@ -19,12 +19,11 @@ NO_COPIES = {"Placeholder", "Const", "Identity", "NoOp", "ReadVariableOp", "Shap
 
 def copies_of_a_batch(array: Any) -> tuple[list[str], Any]:
     """The operations of a step's graph that copy a batch of training examples, and the batch."""
-    from velodrome.engines.tensorflow.array_inputs import ArrayInputs
-    from velodrome.engines.tensorflow.examples import Source, gather
+    from velodrome.engines.tensorflow.examples import ExampleInputs, Source, gather
 
     part = ExamplePart({"x": array}, {"y": np.arange(COUNT) % 2})
     data = ExampleSet("some", part, part, part, classes=2, images=frozenset("x"))
-    inputs, source = ArrayInputs(Job(), data, tf.float32), Source(part)
+    inputs, source = ExampleInputs(data, tf.float32, transform_of_arrays("auto", data)), Source(part)
 
     def batch(examples: Any, indices: Any) -> Any:
         mine = gather(examples, indices)

@@ -45,7 +45,7 @@ def test_data_on_disk_trains_like_data_in_memory(
     assert streamed.result["test_answers"] == in_memory.result["test_answers"]
 
 
-@pytest.mark.parametrize("without", ["worker_files:supported", "worker_data:WorkerData.is_kept"])
+@pytest.mark.parametrize("without", ["worker_data:supported", "worker_data:WorkerData.is_kept"])
 def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
     make_job: Any, train: Any, data: Path, tmp_path: Path, without: str
 ) -> None:
@@ -59,20 +59,20 @@ def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
 
 
 def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
-    """If this fails, TensorFlow has dropped what `worker_files.py` relies on: training works, but examples are sent."""
+    """If this fails, TensorFlow has dropped what `worker_data.py` relies on: training works, but examples are sent."""
     pytest.importorskip("tensorflow")
     from velodrome.data.examples import image_part, image_set
-    from velodrome.engines.tensorflow import worker_files
+    from velodrome.engines.tensorflow import worker_data
     from velodrome.engines.tensorflow.examples import Source
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
     part = image_part(images, labels)
-    assert worker_files.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
-    worker_files.publish(image_set(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
+    assert worker_data.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
+    worker_data.publish(image_set(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_files.dataset("train", Source(part, "images").arrays)))
-        assert (np.asarray(found.inputs) == images).all()
-        assert (np.asarray(found.targets) == labels).all()
+        found = next(iter(worker_data.dataset("train", Source(part).arrays)))
+        assert (np.asarray(found.inputs["x"]) == images).all()
+        assert (np.asarray(found.targets["y"]) == labels).all()
     finally:
         for descriptor in range(200, 206):
             os.close(descriptor)
@@ -84,7 +84,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
 
     from velodrome.data.examples import image_part
     from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Source
+    from velodrome.engines.tensorflow.examples import Source, gather_batch
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
@@ -95,15 +95,15 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.StreamedWindows(Source(part, "images"), partitions, thread)
+        streamed = feeds.StreamedWindows(Source(part), partitions, thread)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
                     for step in range(window.first, window.last):
-                        batch = feeds.batches.gather_batch(batches, step)
+                        batch = gather_batch(batches, step)
                         if int(batch.real):
-                            assert (np.asarray(batch.inputs)[:, 0, 0, 0] == np.asarray(batch.targets)).all()
-                            mine += np.asarray(batch.targets).tolist()
+                            assert (np.asarray(batch.inputs["x"])[:, 0, 0, 0] == np.asarray(batch.targets["y"])).all()
+                            mine += np.asarray(batch.targets["y"]).tolist()
     assert [partition.indices.tolist() for partition in partitions] == seen
 
 
@@ -162,8 +162,8 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
         patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.StreamedWindows(Source(mapped, "images"), partitions, thread)
-        source = Source(image_part(images, np.arange(50)), "images")
+        streamed = feeds.StreamedWindows(Source(mapped), partitions, thread)
+        source = Source(image_part(images, np.arange(50)))
         held = feeds.HeldWindows(source, source.tensors(), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from velodrome.data.examples import ExamplePart, ExampleSet  # noqa: E402
 from velodrome.data.pixels import transform_of_arrays  # noqa: E402
-from velodrome.engines.torch.feed import Columns, feed_of  # noqa: E402
+from velodrome.engines.torch.feed import Columns, part_of  # noqa: E402
 
 pytestmark = pytest.mark.unit
 COUNT, SHAPE = 60, (8, 8, 3)
@@ -43,7 +43,7 @@ def copies_of_a_batch(array, tmp_path, *, mapped, images, channels_last):
     device = torch.device("cpu")
     columns = Columns(data, torch.float32, device, channels_last=channels_last,
                       pixels=transform_of_arrays("unit", data))  # fmt: skip
-    feed = feed_of(part, columns, device)
+    feed = part_of(part, columns, device)
     feed.begin(ORDER, OFFSETS)
     with Copies() as copies:
         batch = feed.batch(0, 20)

@@ -200,7 +200,7 @@ def test_layers_of_a_million_numbers_are_units_unless_their_weights_are_used_els
 
 @pytest.mark.unit
 def test_all_processes_evaluate_the_same_number_of_batches():
-    from velodrome.engines.torch.tasks.base import Replica
+    from velodrome.engines.torch.feed import Replica
 
     for examples in (1, 5, 512, 513, 1025, 1537):
         for size in (1, 2, 3):

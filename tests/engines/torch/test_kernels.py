@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 from velodrome.engines import torch as package  # noqa: E402
 from velodrome.engines.torch import kernels, tuning  # noqa: E402
-from velodrome.engines.torch.optimizer import FusedOptimizer, Optimizer, StockOptimizer  # noqa: E402
+from velodrome.engines.torch.optimizer import FusedOptimizer, Optimizer  # noqa: E402
+from velodrome.engines.torch.torch_optimizers import StockOptimizer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 
 pytestmark = pytest.mark.unit

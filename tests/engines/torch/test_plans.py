@@ -127,12 +127,16 @@ def test_chains_of_a_model_are_planned_where_their_calls_are_whole(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     import torch_nets
 
-    from velodrome.engines.torch.network import Network, loss_of_logits
+    from velodrome.engines.torch.network import Network
+    from velodrome.engines.torch.objectives import ClassObjective, ObjectiveModule
     from velodrome.engines.torch.strategies.tensor import plan_for
+    from velodrome.tasks.counts import Batch
 
     def plan(**arguments):
         model = torch_nets.nested((1, 4, 4), 3, **arguments)
-        return plan_for(Network(model, loss_of_logits, from_zoo=False, sample=lambda: torch.rand(2, 1, 4, 4)), 2)
+        module = ObjectiveModule(model, ClassObjective("nested", 3))
+        batch = Batch({"x": torch.rand(2, 1, 4, 4)}, {"y": torch.tensor([0, 2])})
+        return plan_for(Network(model, module, from_zoo=False, sample=lambda: batch), 2)
 
     assert plan() == {"body.0": "column", "body.2": "row"}
     assert plan(whole=False) == {}, "the model uses what lies between the layers"

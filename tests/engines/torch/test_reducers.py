@@ -11,14 +11,9 @@ torch = pytest.importorskip("torch")
 
 from thread_transport import Group, Threads  # noqa: E402
 
-from velodrome.engines.torch.optimizer import (  # noqa: E402
-    FlatOptimizer,
-    FusedOptimizer,
-    StockOptimizer,
-    clip,
-    squared_norm,
-)
+from velodrome.engines.torch.optimizer import FlatOptimizer, FusedOptimizer, clip, squared_norm  # noqa: E402
 from velodrome.engines.torch.strategies.allreduce import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
+from velodrome.engines.torch.torch_optimizers import StockOptimizer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 
 STEPS = 3

@@ -24,7 +24,7 @@ from velodrome.engines.torch.strategies.allreduce import (  # noqa: E402
     FlatLayout,
     SharedMemoryReducer,
 )
-from velodrome.engines.torch.tasks.base import task_class  # noqa: E402
+from velodrome.engines.torch.tasks import task_of_job  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 from velodrome.job.resolve import resolve  # noqa: E402
 from velodrome.worker.context import Context  # noqa: E402
@@ -46,7 +46,7 @@ def learner_of(rank: int, group: Group, folder: Path, model: str = "dense-128") 
     context = Context(job, World.alone(), folder, LineEmitter(lambda line: None, "worker", rank), threads=1)
     context.data = read_data(str(folder / "data.npz"))
     cpu = torch.device("cpu")
-    learner = AllReduceLearner(context, task_class(context).network(context, cpu), Threads(group, rank), cpu)
+    learner = AllReduceLearner(context, task_of_job(context).network(cpu), Threads(group, rank), cpu)
     assert isinstance(learner._reducer, SharedMemoryReducer)
     return learner
 

@@ -11,8 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from velodrome.catalog.networks import Lstm  # noqa: E402
-from velodrome.engines.torch.tasks.base import Replica  # noqa: E402
-from velodrome.engines.torch.tasks.language_model import LanguageModelTask  # noqa: E402
+from velodrome.engines.torch.counting import Tally  # noqa: E402
+from velodrome.engines.torch.feed import Replica, TextFeed  # noqa: E402
+from velodrome.engines.torch.objectives import LanguageObjective, ObjectiveModule  # noqa: E402
 from velodrome.models.torch_zoo import LanguageModel  # noqa: E402
 from velodrome.tasks.schedule import EVALUATION_ROWS  # noqa: E402
 
@@ -25,11 +26,13 @@ def evaluated(rank: int, size: int, *, together: bool) -> tuple[Any, int]:
     model = LanguageModel(7, Lstm(units=4, layers=1))
     calls: list[Any] = []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    context = SimpleNamespace(data=SimpleNamespace(test=TEXT), job=SimpleNamespace(unroll=5),
-                              status=SimpleNamespace(seen=0))
-    network = SimpleNamespace(model=model, forward=model)
-    task = LanguageModelTask(context, network, Replica(rank, size, torch.device("cpu"), together))  # type: ignore[arg-type]
-    return task.evaluate("test").counts, len(calls)
+    objective = LanguageObjective(model)
+    module, tally = ObjectiveModule(model, objective).eval(), Tally(objective, "test")
+    feed = TextFeed(SimpleNamespace(test=TEXT), 5, objective, Replica(rank, size, torch.device("cpu"), together))
+    with torch.no_grad():
+        for batch in feed.evaluation("test"):
+            tally.add(module(batch.inputs, batch.targets), batch)
+    return tally.counts(()), len(calls)
 
 
 def test_every_process_makes_as_many_passes_where_they_wait_for_one_another() -> None:

@@ -12,6 +12,7 @@ from tiny import tiny_splits
 
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.tasks.supervised import Classification
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit
@@ -22,7 +23,7 @@ def notes(monkeypatch: pytest.MonkeyPatch, scale: str, pixels: str = "auto") -> 
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     job = Job(model="torch_byte_inputs:build", model_args={"scale": scale}, batch_size=16, pixels=pixels)
-    return build(resolve(job), tiny_splits(), torch.device("cpu"), evaluation_batch=512).notes
+    return build(resolve(job), tiny_splits(), Classification(), torch.device("cpu")).notes
 
 
 @pytest.mark.parametrize("scale", ["divide", "method", "multiply", "subtract", "flat"])

@@ -13,6 +13,7 @@ from tiny import tiny_splits
 
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.tasks.supervised import Classification
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit
@@ -33,7 +34,7 @@ def network(end: str, **changes: object):
     from velodrome.engines.torch.network import build
 
     job = resolve(Job(model="torch_endings:build", model_args={"end": end}, batch_size=16, **changes))
-    return build(job, tiny_splits(), CPU, evaluation_batch=512)
+    return build(job, tiny_splits(), Classification(), CPU)
 
 
 def batch(dtype=torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +56,7 @@ def compare(end: str, expected: Callable[[torch.Tensor, torch.Tensor], torch.Ten
     built = network(end)
     layer = make_certain(built.model)
     images, labels = batch()
-    loss = built.loss(built.forward.train(training)(images), labels)
+    loss = built.module.train(training)({"x": images}, {"y": labels})
     gradient = torch.autograd.grad(loss, list(layer.parameters()))
     reference = expected(layer(images.flatten(1)), labels)
     theirs = torch.autograd.grad(reference, list(layer.parameters()))
@@ -94,15 +95,15 @@ def test_what_only_looks_like_a_softmax_is_taken_as_it_is(end: str, applied) -> 
 def test_a_layer_after_the_softmax_gives_the_logits() -> None:
     built = network("softmax-then-linear")
     images, _ = batch()
-    assert built.adapter is None
-    torch.testing.assert_close(built.forward(images), built.model(images))
+    assert built.module.model is built.model
+    torch.testing.assert_close(built.module.model(images), built.model(images))
 
 
 def test_log_probabilities_of_the_users_own_are_logits() -> None:
     built = network("logarithm")
     images, labels = batch()
     expected = torch.nn.functional.nll_loss(built.model(images), labels, reduction="sum")
-    torch.testing.assert_close(built.loss(built.forward(images), labels), expected)
+    torch.testing.assert_close(built.module({"x": images}, {"y": labels}), expected)
 
 
 @pytest.mark.parametrize("end", ["hand-written", "scripted", "compiled"])
@@ -118,7 +119,7 @@ def test_probabilities_without_a_softmax_to_look_into_are_exact_down_to_the_smal
         weight.mul_(30)
     probabilities = built.model(images).gather(1, labels[:, None])
     assert float(probabilities.detach().min()) < 1e-9  # far below where a clipped loss ends
-    loss = built.loss(built.forward(images), labels)
+    loss = built.module({"x": images}, {"y": labels})
     bias = next(value for name, value in built.model.named_parameters() if name.endswith("bias"))
     reference = cross_entropy(torch.nn.functional.linear(images.flatten(1), weight, bias), labels)
     assert float(loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)

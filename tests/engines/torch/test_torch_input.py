@@ -57,27 +57,29 @@ def test_data_on_disk_trains_like_data_in_memory(alone, on_disk, tmp_path, strat
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_windows_of_data_on_disk_hold_every_step_once(tmp_path, monkeypatch, channels_last):
-    from velodrome.data.examples import image_part
+    from velodrome.data.examples import image_part, image_set
     from velodrome.data.pixels import PixelTransform
-    from velodrome.engines.torch import feed
+    from velodrome.engines.torch.feed import Columns, PrefetchedPart, part_of
+    from velodrome.tasks import prefetch
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 10, 9, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
     part = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
-    monkeypatch.setattr(feed, "WINDOW_BYTES", 3 * 4 * 270)  # four steps, and a few bytes
-    plain = PixelTransform("byte", (1.0,), (0.0,))
-    streamed = feed.StreamedExamples(part, plain, torch.float64, torch.device("cpu"), channels_last=channels_last)
+    monkeypatch.setattr(prefetch, "WINDOW_BYTES", 3 * 4 * 278)  # four steps, and a few bytes
+    plain, cpu = PixelTransform("byte", (1.0,), (0.0,)), torch.device("cpu")
+    data = image_set("mapped", part, part, part, classes=50)
+    streamed = part_of(part, Columns(data, torch.float64, cpu, channels_last=channels_last, pixels=plain), cpu)
+    assert isinstance(streamed, PrefetchedPart)
     for epoch in (1, 2):
         partition = by_data(50, 8, 3, 1, epoch).partition(2)
-        labels = streamed.begin(partition.indices, partition.offsets)
-        assert labels.tolist() == partition.indices.tolist()
+        streamed.begin(partition.indices, partition.offsets)
         for step in range(partition.steps):
             low, high = partition.offsets[step], partition.offsets[step + 1]
             if high > low:
-                chosen = streamed.images(low, high)
-                assert chosen.shape == (high - low, 3, 10, 9)
-                assert chosen[:, 1, 2, 3].tolist() == partition.step(step).tolist()
+                chosen = streamed.batch(low, high)
+                assert chosen.x.shape == (high - low, 3, 10, 9)
+                assert chosen.x[:, 1, 2, 3].tolist() == chosen.y.tolist() == partition.step(step).tolist()
 
 
 @pytest.mark.parametrize(("strategy", "workers"), STRATEGIES)

@@ -47,19 +47,21 @@ def alone(data, tmp_path_factory):
 @pytest.mark.parametrize("form", ["unit", "byte", "standardize"])
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_batches_hold_the_same_numbers_from_memory_and_from_disk(data, on_disk, form, channels_last):
-    from velodrome.engines.torch.feed import InMemoryExamples, StreamedExamples, examples_of
+    from velodrome.engines.torch.feed import Columns, HeldPart, PrefetchedPart, part_of
 
-    order = np.random.default_rng(0).permutation(90)
-    for place, kind in ((data, InMemoryExamples), (on_disk, StreamedExamples)):
+    order, cpu = np.random.default_rng(0).permutation(90), torch.device("cpu")
+    for place, kind in ((data, HeldPart), (on_disk, PrefetchedPart)):
         splits = read_data(str(place))
-        wanted = job(pixels=form)
-        found = examples_of(splits, "train", wanted, torch.device("cpu"), channels_last=channels_last)
+        pixels = transform_of(form, splits)
+        columns = Columns(splits, torch.float64, cpu, channels_last=channels_last, pixels=pixels)
+        found = part_of(splits.train, columns, cpu)
         assert isinstance(found, kind)
         found.begin(order, np.array([0, 50, 90]))
-        expected = transform_of(form, splits)(np.asarray(splits.train.images)[order]).transpose(0, 3, 1, 2)
-        batches = [found.images(0, 50), found.images(50, 90)]
-        assert np.abs(torch.cat(batches).numpy() - expected).max() < 1e-12
-        assert all(batch.is_contiguous() is not channels_last for batch in batches)
+        expected = pixels(np.asarray(splits.train.images)[order]).transpose(0, 3, 1, 2)
+        batches = [found.batch(0, 50), found.batch(50, 90)]
+        assert np.abs(torch.cat([batch.x for batch in batches]).numpy() - expected).max() < 1e-12
+        assert torch.cat([batch.y for batch in batches]).tolist() == np.asarray(splits.train.labels)[order].tolist()
+        assert all(batch.x.is_contiguous() is not channels_last for batch in batches)
 
 
 @pytest.mark.integration

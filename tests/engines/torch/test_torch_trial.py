@@ -18,6 +18,7 @@ from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.models.own import users_traceback
+from velodrome.tasks.supervised import Classification
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit
@@ -34,7 +35,7 @@ def network(kind: str, examples: int = 40, size: int = 16, **changes: Any) -> An
     from velodrome.engines.torch.network import build
 
     asked = {"model": "torch_trials:build", "model_args": {"kind": kind, "size": size}, "batch_size": 16, **changes}
-    return build(resolve(Job(**asked)), tiny_splits(examples), CPU, evaluation_batch=512)
+    return build(resolve(Job(**asked)), tiny_splits(examples), Classification(), CPU)
 
 
 @pytest.mark.parametrize(("kind", "sentence"), [
@@ -70,7 +71,7 @@ def test_a_model_for_one_size_of_batch_is_refused_where_an_epoch_ends_with_anoth
 def test_it_is_trained_where_none_does_and_evaluated_in_batches_of_that_size(job: dict[str, int]) -> None:
     built = network("fixed-batch", **job)
     images = torch.rand(37, 1, 8, 8)
-    outputs = built.forward.eval()(images)
+    outputs = built.module.model.eval()(images)
     torch.testing.assert_close(outputs, built.model.layer(images.flatten(1)))
 
 
@@ -87,15 +88,15 @@ def test_the_sizes_are_those_of_a_worker(workers: int, sizes: str) -> None:
              "strategy": "single" if workers == 1 else "ddp"}
     first = int(sizes.partition(" ")[0])
     with pytest.raises(BadRequest, match=f"trains on batches of {sizes}" if workers == 1 else "not on one of"):
-        build(resolve(Job(**asked, model_args={"kind": "own-check", "size": first})), tiny_splits(), CPU,
-              evaluation_batch=512)
+        build(resolve(Job(**asked, model_args={"kind": "own-check", "size": first})), tiny_splits(), Classification(),
+              CPU)
 
 
 @pytest.mark.parametrize("kind", ["batch-norm", "functional-norm"])
 def test_batch_normalisation_of_one_example_is_padded(kind: str) -> None:
-    assert network(kind, examples=33).minimum_batch == 2
+    assert network(kind, examples=33).objective.minimum_batch == 2
     if kind == "functional-norm":
-        assert network(kind, examples=32).minimum_batch == 1
+        assert network(kind, examples=32).objective.minimum_batch == 1
 
 
 @pytest.mark.parametrize("kind", ["changes", "uncopyable"])
@@ -123,7 +124,7 @@ def test_the_trial_leaves_weights_statistics_and_random_numbers_as_they_were(
 def test_lazy_layers_get_their_shape_and_the_weights_of_the_seed() -> None:
     from velodrome.engines.torch.network import build
 
-    made = [build(resolve(Job(model="torch_trials:lazy", batch_size=16)), tiny_splits(), CPU, evaluation_batch=512)
+    made = [build(resolve(Job(model="torch_trials:lazy", batch_size=16)), tiny_splits(), Classification(), CPU)
             for _ in range(2)]
     weights = [network.model[1].weight for network in made]
     assert weights[0].shape == (10, 64)
@@ -134,7 +135,7 @@ def test_a_network_for_other_images_is_refused_in_one_sentence_without_a_traceba
     from velodrome.engines.torch.network import build
 
     with pytest.raises(BadRequest) as refused:
-        build(resolve(Job(model="torch_trials:lenet_for_28", batch_size=16)), tiny_splits(), CPU, evaluation_batch=512)
+        build(resolve(Job(model="torch_trials:lenet_for_28", batch_size=16)), tiny_splits(), Classification(), CPU)
     assert str(refused.value).startswith(
         "model 'torch_trials:lenet_for_28' cannot take images of shape (1, 8, 8) in a batch of 16: mat1 and mat2"
     )
@@ -146,7 +147,7 @@ def test_layers_of_the_users_that_do_not_fit_are_refused_with_the_users_own_line
     from velodrome.engines.torch.network import build
 
     with pytest.raises(UsersCodeFailed, match=r"mat1 and mat2 shapes .* \(torch_trials.py, line \d+\)") as refused:
-        build(resolve(Job(model="torch_trials:misfit", batch_size=16)), tiny_splits(), CPU, evaluation_batch=512)
+        build(resolve(Job(model="torch_trials:misfit", batch_size=16)), tiny_splits(), Classification(), CPU)
     assert refused.value.__cause__ is not None
     assert "return self.second(self.first(images.flatten(1)))" in (users_traceback(refused.value.__cause__) or "")
 
@@ -157,6 +158,6 @@ def test_a_keras_model_is_refused_as_such(model: str) -> None:
     from velodrome.engines.torch.network import build
 
     with pytest.raises(BadRequest) as refused:
-        build(resolve(Job(model=f"torch_trials:{model}", batch_size=16)), tiny_splits(), CPU, evaluation_batch=512)
+        build(resolve(Job(model=f"torch_trials:{model}", batch_size=16)), tiny_splits(), Classification(), CPU)
     assert "a Keras model" in str(refused.value)
     assert str(refused.value).endswith("--engine torch needs a torch.nn.Module: choose --engine tensorflow")

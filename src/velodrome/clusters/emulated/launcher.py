@@ -103,10 +103,10 @@ class EmulatedGroup(LocalGroup):
                 self.limits.restore(host)
 
     def exit_of(self, process: Process) -> Exit | None:
-        found = super().exit_of(process)
-        if found is None or found.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
-            return found
-        return replace(found, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
+        end = super().exit_of(process)
+        if end is None or end.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
+            return end
+        return replace(end, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
 
 class EmulatedLauncher(HereLauncher):
@@ -177,9 +177,9 @@ class EmulatedLauncher(HereLauncher):
 
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """What keeps this machine from running a job and, if asked for, what two nodes measure."""
-        found = super().examine(job).findings
-        if not measure or found:
-            return Examination(found)
+        findings = super().examine(job).findings
+        if not measure or findings:
+            return Examination(findings)
         try:
             self._created()
         except VelodromeError as error:
@@ -264,11 +264,11 @@ def _hosts_of(fault: Fault, processes: Sequence[Process]) -> set[str]:
 
 def _cores(job: Job, processes: Iterable[Process]) -> dict[str, float]:
     """Cores that the processes of each node use: threads of workers, one for each of the others."""
-    found: dict[str, float] = {}
+    used_cores: dict[str, float] = {}
     for process in processes:
         used = job.threads or (max(1, cores() // process.slots) if process.slots else 1)
-        found[process.host] = min(float(cores()), found.get(process.host, 0.0) + used)
-    return found
+        used_cores[process.host] = min(float(cores()), used_cores.get(process.host, 0.0) + used)
+    return used_cores
 
 
 def _places(processes: Sequence[Process]) -> dict[Process, Process]:

@@ -138,13 +138,13 @@ class Limits:
 
     def memory_kills(self, node: str) -> int:
         """How many processes of a node the kernel has ended because of its memory limit, in all runs so far."""
-        found = 0
+        kills = 0
         for folder in self._folders[node]:
             for file in ("memory.oom_control", "memory.events"):
                 with suppress(OSError, ValueError):
                     fields = dict(line.split() for line in (folder / file).read_text().splitlines())
-                    found = max(found, int(fields.get("oom_kill", 0)))
-        return found
+                    kills = max(kills, int(fields.get("oom_kill", 0)))
+        return kills
 
     def close(self) -> None:
         for folder in (folder for folders in self._folders.values() for folder in folders):

@@ -86,8 +86,8 @@ def _tune(cluster: EmulatedCluster, network: Network) -> None:
     """
     if cluster.latency is None or network.links.delayed_by != "user space" or len(network.nodes) < 2:
         return
-    if (found := _measured(network, seconds=0.0, round_trips=0)) is not None:
-        network.links.lead(min(cluster.latency, max(0.0, found["least_latency"] - cluster.latency)))
+    if (measured := _measured(network, seconds=0.0, round_trips=0)) is not None:
+        network.links.lead(min(cluster.latency, max(0.0, measured["least_latency"] - cluster.latency)))
 
 
 def _measured(
@@ -123,7 +123,7 @@ _PROBE = "probe"
 
 def lacking(cluster: EmulatedCluster, *, slows: bool = False) -> list[str]:
     """What this machine lacks to emulate a cluster, a sentence each; `slows` if a fault slows nodes down."""
-    found = _refusals(lambda: _try_limits(cluster, slows=slows))
+    lacks = _refusals(lambda: _try_limits(cluster, slows=slows))
     node = Node(_PROBE, "", None)
     try:
         if not (refused := _refusals(node.wait_until_ready)):
@@ -131,7 +131,7 @@ def lacking(cluster: EmulatedCluster, *, slows: bool = False) -> list[str]:
                 *_refusals(lambda: _try_queues(cluster, node)),
                 *_refusals(lambda: _try_delay(cluster, node)),
             ]
-        return found + refused
+        return lacks + refused
     finally:
         node.close()
 

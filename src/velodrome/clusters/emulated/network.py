@@ -171,17 +171,18 @@ def _set_up(node: Node) -> None:
 def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list[list[str]]:
     """The commands that delay what leaves a device and limit its rate: a token bucket that holds 5 ms of traffic and a
     queue of 50 ms."""
-    found, parent = [], ["root"]
+    commands, parent = [], ["root"]
     add = ["tc", "qdisc", "add", "dev", device]
     if latency is not None:
         # As many packets as a fast link has on its way at once.
-        found.append([*add, "root", "handle", "1:", "netem", "delay", f"{latency * 1e6:.0f}us", "limit", "100000"])
+        commands.append([*add, "root", "handle", "1:", "netem", "delay", f"{latency * 1e6:.0f}us", "limit", "100000"])
         parent = ["parent", "1:1"]
     if cluster.bandwidth is not None:
         burst = max(16_000, int(cluster.bandwidth / 8 * programs.BURST))
-        found.append([*add, *parent, "handle", "10:", "tbf", "rate", f"{cluster.bandwidth:.0f}bit", "burst", str(burst),
-                      "latency", f"{programs.QUEUE * 1e3:.0f}ms"])
-    return found
+        rate = f"{cluster.bandwidth:.0f}bit"
+        commands.append([*add, *parent, "handle", "10:", "tbf", "rate", rate, "burst", str(burst),
+                         "latency", f"{programs.QUEUE * 1e3:.0f}ms"])
+    return commands
 
 
 TOOLS = ("ip", "tc", "nsenter", "unshare", "mount")

@@ -113,15 +113,15 @@ class Node:
 
     def traffic(self) -> dict[str, int]:
         """Bytes that the node has received, sent and kept on loopback so far, by its own counters."""
-        found = {"in": 0, "out": 0, "loopback": 0}
+        totals = {"in": 0, "out": 0, "loopback": 0}
         for line in Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()[2:]:
             name, _, counters = line.partition(":")
             received, sent = (int(number) for number in counters.split()[:9:8])
             if name.strip() == "lo":
-                found["loopback"] += received
+                totals["loopback"] += received
             else:
-                found["in"], found["out"] = found["in"] + received, found["out"] + sent
-        return found
+                totals["in"], totals["out"] = totals["in"] + received, totals["out"] + sent
+        return totals
 
 
 def _run(words: Sequence[str]) -> None:
@@ -141,8 +141,8 @@ _REMOTE = re.compile(rf"[\w-]+:((?:{'|'.join(REMOTE)})://.*)", re.IGNORECASE)
 
 def storage_of(dataset: str) -> str | None:
     """The address of the storage that a data set is in; None if it is on this machine."""
-    found = _REMOTE.fullmatch(dataset)
-    return found[1] if found else None
+    match = _REMOTE.fullmatch(dataset)
+    return match[1] if match else None
 
 
 def check_storage(url: str) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
-from velodrome.clusters import environments
 from velodrome.clusters.environments.wheel import training_side_digest
 from velodrome.errors import VelodromeError, headline
 from velodrome.files import read_json
@@ -45,7 +44,7 @@ def folder() -> Path:
 def interpreter_of(key: str) -> Path:
     """The interpreter that trains with an engine, by its key: that of its own environment, or the controller's."""
     home = folder() / key
-    if registry.engine_with_key(key).own_environment is not None and not (home / environments.RECORD).exists():
+    if registry.engine_with_key(key).own_environment is not None and not (home / RECORD).exists():
         return Path(sys.executable)
     own = home / "bin" / "python"
     return own if own.exists() else Path(sys.executable)
@@ -67,13 +66,13 @@ def probe(python: Path) -> Probe:
 
 def has_module(python: Path, module: str) -> bool:
     """Whether an interpreter, started in the current folder, can import a module."""
-    found = _ask(python, (module,), ())
-    return module in found.modules or module in found.folders
+    answer = _ask(python, (module,), ())
+    return module in answer.modules or module in answer.folders
 
 
 def missing(engine: Engine, strategy: Strategy) -> list[str]:
-    """What keeps a strategy from running here, each as a sentence with the way out; empty if nothing does."""
-    if reason := environments.outdated(engine, folder() / engine.key):
+    """What keeps a strategy from running here, each as a sentence that says how to fix it; empty if nothing does."""
+    if reason := outdated(engine, folder() / engine.key):
         return [reason]
     try:
         return engine.missing(strategy, probe(interpreter_of(engine.key)))
@@ -90,10 +89,10 @@ def default_engine() -> str:
 
 
 def _ask(python: Path, modules: tuple[str, ...], packages: tuple[str, ...]) -> Probe:
-    found = _answer(python, modules, packages)
-    if isinstance(found, BrokenInterpreter):
-        raise found
-    return found
+    answer = _answer(python, modules, packages)
+    if isinstance(answer, BrokenInterpreter):
+        raise answer
+    return answer
 
 
 @cache
@@ -154,19 +153,19 @@ def record_of(engine: Engine) -> dict[str, str]:
 def read_record(home: Path) -> dict[str, str] | None:
     """The record of an environment; None if it was never completed."""
     try:
-        found = read_json(home / RECORD, _LARGEST)
+        record = read_json(home / RECORD, _LARGEST)
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def parse_record(text: str) -> dict[str, str] | None:
     """The record that another host sent; None if it is none."""
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def is_current(engine: Engine, home: Path) -> bool:
@@ -175,7 +174,7 @@ def is_current(engine: Engine, home: Path) -> bool:
 
 
 def outdated(engine: Engine, home: Path) -> str | None:
-    """Why an installed environment does not fit this version of Velodrome, with the way out; None if it does."""
-    if engine.own_environment is None or (found := read_record(home)) is None or found == record_of(engine):
+    """Why an installed environment does not fit this version of Velodrome, and how to fix it; None if it does."""
+    if engine.own_environment is None or (record := read_record(home)) is None or record == record_of(engine):
         return None
     return f"its environment was made by another version of Velodrome: {engine.install_command}"

@@ -88,18 +88,18 @@ def pins(engines: Iterable[str]) -> dict[str, str]:
         needed = Requirement(line)
         if any(f'extra == "{extra}"' in line for extra in EXTRAS) and _installed(needed.name):
             names.append(needed.name)
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     waiting = [_canonical(name) for name in names]
     while waiting:
         name = waiting.pop()
-        if name in found or not _installed(name):
+        if name in versions or not _installed(name):
             continue
-        found[name] = metadata.version(name)
+        versions[name] = metadata.version(name)
         for line in metadata.requires(name) or []:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 waiting.append(_canonical(needed.name))
-    return dict(sorted(found.items()))
+    return dict(sorted(versions.items()))
 
 
 def _canonical(name: str) -> str:
@@ -118,18 +118,18 @@ def wheels_in(folder: Path, wanted: dict[str, str]) -> list[Path]:
     """The wheels of a folder for these versions and this Python, of all platforms; `BadRequest` names missing ones."""
     if not folder.is_dir():
         raise BadRequest(f"--wheelhouse {str(folder)!r} is no folder")
-    found: dict[str, list[Path]] = {}
+    wheels: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
         with suppress(InvalidWheelFilename):
             name, version, _, tags = parse_wheel_filename(path.name)
             if name in wanted and Version(wanted[name]) == version and any(map(_fits_this_python, tags)):
-                found.setdefault(name, []).append(path)
-    if missing := [f"{name}=={version}" for name, version in wanted.items() if name not in found]:
+                wheels.setdefault(name, []).append(path)
+    if missing := [f"{name}=={version}" for name, version in wanted.items() if name not in wheels]:
         raise BadRequest(
             f"--wheelhouse {str(folder)!r} has no wheel for {', '.join(missing)} and Python {_minor()}: fetch them "
             f"with `pip download -d {folder} {' '.join(missing)}`"
         )
-    return [path for paths in found.values() for path in paths]
+    return [path for paths in wheels.values() for path in paths]
 
 
 def _minor() -> str:
@@ -213,18 +213,18 @@ def _record(link: Link) -> dict[str, object] | None:
     if answer["code"] != 0:
         return None
     try:
-        found: dict[str, object] = json.loads(output)
+        record: dict[str, object] = json.loads(output)
     except ValueError:
         return None
-    return found
+    return record
 
 
 def _digest(link: Link, folder: str = FOLDER) -> dict[str, object]:
     answer, output = link.run([_python(link, folder), "-I", "-c", _DIGEST], limit=_DIGEST_SECONDS)
     if answer["code"] != 0:
         return {"digest": None, "wrong": f"its interpreter cannot be started: {headline(answer['errors'])}"}
-    found: dict[str, object] = json.loads(output.strip().rpartition("\n")[2])
-    return found
+    answered: dict[str, object] = json.loads(output.strip().rpartition("\n")[2])
+    return answered
 
 
 def _run(link: Link, words: list[str], limit: float, what: str) -> None:

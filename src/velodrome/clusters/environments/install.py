@@ -13,7 +13,6 @@ import os
 import re
 import selectors
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from velodrome.catalog.registry import engine, engines, forms
 from velodrome.clusters import environments
 from velodrome.clusters.environments.wheel import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.clusters.local import cleaner
+from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.variables import TOKEN
@@ -100,15 +100,15 @@ def remove(
 
 
 def _described(name: str, framework: str | None) -> Engine:
-    found = engine(name, framework)
-    if found.own_environment is None:
+    described = engine(name, framework)
+    if described.own_environment is None:
         own = [other.name for other in engines() if other.own_environment is not None]
         raise BadRequest(
             f"engine {name!r} trains in the environment of Velodrome itself and needs none of its own: "
-            f"{found.needs[0].install if found.needs else 'there is nothing to install'}; those that do are "
+            f"{described.needs[0].install if described.needs else 'there is nothing to install'}; those that do are "
             f"{', '.join(own) or 'none'}"
         )
-    return found
+    return described
 
 
 @contextmanager
@@ -201,8 +201,8 @@ def _interpreter(name: str, own: OwnEnvironment) -> Path:
     if running in own.pythons:
         return Path(sys.executable)
     for version in own.pythons:
-        if found := shutil.which(f"python{version}"):
-            return Path(found)
+        if python := shutil.which(f"python{version}"):
+            return Path(python)
     raise BadRequest(f"engine {name!r} needs Python {' or '.join(own.pythons)}, and none is on the path: install "
                      f"one (on Debian: apt install python{own.pythons[0]}-venv)")
 
@@ -333,16 +333,15 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process that has not been waited for, and its process group."""
     if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()
 
 
 def _phrase(line: str) -> str:
     """What a line of pip's output says about its progress; empty if nothing."""
-    found = re.match(r"\s*(Downloading|Building wheel for|Installing collected packages)[: ]*(.*)", line)
-    if found is None:
+    match = re.match(r"\s*(Downloading|Building wheel for|Installing collected packages)[: ]*(.*)", line)
+    if match is None:
         return ""
-    what = found[2].split("/")[-1].split(" (")[0]
+    what = match[2].split("/")[-1].split(" (")[0]
     shown = what if len(what) < 60 else what[:57] + "…"
-    return f"{found[1].lower()} {shown}".replace("installing collected", "installing")
+    return f"{match[1].lower()} {shown}".replace("installing collected", "installing")

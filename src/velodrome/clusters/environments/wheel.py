@@ -69,13 +69,13 @@ def training_side_digest(root: Path = _ROOT) -> str:
 def requirements() -> list[str]:
     """What the training side requires, as the lines of its metadata."""
     required = metadata.requires("velodrome") or []
-    found = [line for line in required if "extra ==" not in line and _name(line) in REQUIREMENTS]
-    if unknown := set(REQUIREMENTS) - {_name(line) for line in found}:
+    lines = [line for line in required if "extra ==" not in line and _name(line) in REQUIREMENTS]
+    if unknown := set(REQUIREMENTS) - {_name(line) for line in lines}:
         raise VelodromeError(
             f"the installed velodrome does not require {', '.join(sorted(unknown))}: install this version again"
         )
     extras = [line for line in required if any(f'extra == "{extra}"' in line for extra in EXTRAS)]
-    return [WIDER.get(_name(line), line) for line in found] + extras
+    return [WIDER.get(_name(line), line) for line in lines] + extras
 
 
 def _name(requirement: str) -> str:
@@ -96,7 +96,7 @@ def _files(root: Path = _ROOT) -> Iterator[tuple[str, Path]]:
     """Every file of the training side, package data included, with its name in the wheel."""
     for name in ("__init__", *TRAINING_SIDE):
         module = root / f"{name}.py"
-        found = [module] if module.exists() else sorted((root / name).rglob("*"))
-        for path in [*found, root / "py.typed"] if name == "__init__" else found:
+        paths = [module] if module.exists() else sorted((root / name).rglob("*"))
+        for path in [*paths, root / "py.typed"] if name == "__init__" else paths:
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"velodrome/{path.relative_to(root).as_posix()}", path

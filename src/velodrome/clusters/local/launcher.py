@@ -13,7 +13,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,13 +43,18 @@ from velodrome.clusters.launcher import (
 from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.processes import Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, Plan, Process
+from velodrome.clusters.remote.agent.network import stack_of
+from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 from velodrome.models.own import is_users
+from velodrome.printable import bytes_text
 
 #: Below the range from which systems choose ports for outgoing connections.
 PORTS = range(20000, 32000)
+#: What must be free for the folder of a run.
+DISK_BYTES = 100 << 20
 
 
 def free_port(host: str = "") -> int:
@@ -70,27 +74,6 @@ _COLLECTIVES = (
     "/torch/distributed/", "/torch/nn/parallel/distributed.py", "/torch/autograd/graph.py", "/horovod/",
     "/tensorflow/python/eager/execute.py", "/tensorflow/python/eager/context.py", "/mpi4py/",
 )
-
-
-def _py_spy() -> str | None:
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy")
-
-
-def stack_of(pid: int, limit: float = 10.0) -> str:
-    """What every Python thread of a process is doing, or why that is not known."""
-    program = _py_spy()
-    if program is None:
-        return "(no stack: py-spy is not installed)"
-    try:
-        done = subprocess.run(
-            [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)],
-            capture_output=True, text=True, timeout=limit,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"(no stack: {error})"
-    errors = done.stderr.strip().splitlines() or ["py-spy printed nothing"]
-    return done.stdout.strip() or f"(no stack: {errors[-1]})"
 
 
 def is_stopped(pid: int) -> bool:
@@ -210,7 +193,7 @@ class LocalGroup(Group):
         pid = self._members[process].started.pid
         if brief:
             return Diagnosis(stopped=is_stopped(pid))
-        stack = stack_of(pid)
+        stack = stack_of(pid, sys.executable)
         return Diagnosis(stack, most_relevant_thread(stack), is_stopped(pid), shows_users_code(stack),
                          waits=waits_for_others(stack))
 
@@ -228,14 +211,29 @@ class LocalGroup(Group):
 
     def stop(self) -> None:
         started = [member.started for member in self._members.values()]
-        for one in started:
-            one.kill()
-        for one in started:
-            one.wait(KILL_SECONDS)
-            one.output.close()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait(KILL_SECONDS)
+            process.output.close()
         self._selector.close()
         cleaner.end_marked(self.token)
         cleaner.dismiss(self._guardian)
+
+
+def disk_and_data(job: Job) -> list[Finding]:
+    """What of this machine's disk, and of the job's data, keeps a job from running here."""
+    findings = []
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < DISK_BYTES:
+        findings.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
+                                f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
+    if job.script is None:
+        try:
+            catalogue.prepare(job.dataset, bad_data=job.bad_data)
+        except VelodromeError as error:
+            findings.append(Finding("error", "data", None, str(error)))
+    return findings
 
 
 class HereLauncher(Launcher):
@@ -251,11 +249,11 @@ class HereLauncher(Launcher):
 
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """What keeps this machine from running a job: packages, memory, modules, disk and data."""
-        found = [*refusals(lambda: self.check(job)), *preflight.examine_here(job)]
-        if measure and not found:
+        findings = [*refusals(lambda: self.check(job)), *disk_and_data(job)]
+        if measure and not findings:
             nothing = f"--on {self.name} has one host, so there is nothing to measure"
-            found.append(Finding("ok", "network", None, nothing))
-        return Examination(found)
+            findings.append(Finding("ok", "network", None, nothing))
+        return Examination(findings)
 
 
 class LocalLauncher(HereLauncher):

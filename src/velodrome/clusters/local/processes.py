@@ -24,6 +24,7 @@ from velodrome.catalog.registry import engine_of
 from velodrome.clusters.environments import interpreter_of
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Plan, Process, arguments, environment
+from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import VelodromeError
 from velodrome.variables import CONTROLLER, NO_TOKEN, TOKEN
 
@@ -55,8 +56,7 @@ class ColdProcess:
 
     def kill(self) -> None:
         """End it and its process group at once."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
+        kill_group(self.popen.pid)
         if self.popen.stdin is not None:
             with suppress(OSError):
                 self.popen.stdin.close()
@@ -219,8 +219,7 @@ class WarmProcess:
 
     def kill(self) -> None:
         """End it and its process group at once; also if it has ended, since what it forked may still run."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self.pid)
         with suppress(OSError):
             self._lifeline.close()
 
@@ -288,11 +287,7 @@ def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str],
     )
     interrupts = 0
 
-    def kill() -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-
-    timer = threading.Timer(INTERRUPT_SECONDS, kill)
+    timer = threading.Timer(INTERRUPT_SECONDS, kill_group, [child.pid])
     timer.daemon = True
     assert child.stdout is not None
     try:
@@ -304,11 +299,11 @@ def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str],
             except KeyboardInterrupt:
                 interrupts += 1
                 if interrupts > 1:
-                    kill()
+                    kill_group(child.pid)
                 else:
                     child.send_signal(signal.SIGINT)
                     timer.start()
     finally:
         timer.cancel()
-        kill()
+        kill_group(child.pid)
         child.wait()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode
+from velodrome.clusters.remote.agent.streams import Decoder, Header, encode, write_all
 from velodrome.clusters.remote.link import HostError, HostLost
 from velodrome.errors import VelodromeError
 
@@ -113,11 +113,9 @@ class RayDriver:
 
     def _write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
-        view = memoryview(data)
         with self._writing:
             try:
-                while view:
-                    view = view[os.write(self._popen.stdin.fileno(), view) :]
+                write_all(self._popen.stdin.fileno(), data)
             except (OSError, ValueError) as error:
                 raise HostLost(f"Ray ended: {self._last_error()}") from error
 

@@ -22,7 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from velodrome.clusters.ray.client import reason_of
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode
+from velodrome.clusters.remote.agent.streams import Decoder, Header, encode, write_all
 
 _CONNECT_SECONDS = 10.0
 _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
@@ -30,15 +30,15 @@ _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
 
 def unanswered(address: str) -> str | None:
     """A sentence if nothing answers at an address."""
-    found = _resolved(address)
-    if found is None:
+    resolved = _resolved(address)
+    if resolved is None:
         return None
-    host, _, port = found.rpartition(":")
+    host, _, port = resolved.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or error
-        return f"nothing answers at {found!r} ({reason}): is Ray started there, and can its port be reached?"
+        return f"nothing answers at {resolved!r} ({reason}): is Ray started there, and can its port be reached?"
     return None
 
 
@@ -47,8 +47,8 @@ def token_refused(address: str) -> str | None:
 
     Only to be asked then: a token that was looked for is sent to clusters that want none, whose actors die of it.
     """
-    found = _resolved(address)
-    return None if found is None else _token_refused(found)
+    resolved = _resolved(address)
+    return None if resolved is None else _token_refused(resolved)
 
 
 def _resolved(address: str) -> str | None:
@@ -162,10 +162,8 @@ class Driver:
                 ray.shutdown()
 
     def _send(self, header: Header, body: bytes = b"") -> None:
-        data = memoryview(encode(header, body))
         with self._sending:
-            while data:
-                data = data[os.write(self._output, data) :]
+            write_all(self._output, encode(header, body))
 
     def _do(self, header: Header, body: bytes) -> None:
         kind = header.pop("do")
@@ -241,13 +239,13 @@ class Driver:
             for name, amount in place["resources"].items():
                 wanted[place["node"], name] = wanted.get((place["node"], name), 0.0) + amount
         free = ray._private.state.available_resources_per_node()
-        found = []
+        missing = []
         for (host, name), amount in wanted.items():
             node = self._nodes[host]
             has, left = node["Resources"].get(name, 0.0), free.get(node["NodeID"], {}).get(name, 0.0)
             if left < amount:
-                found.append(f"node {host} has {left:g} of {has:g} {name} free, and {amount:g} are asked for")
-        return found or ["the nodes have the resources, and Ray did not reserve them"]
+                missing.append(f"node {host} has {left:g} of {has:g} {name} free, and {amount:g} are asked for")
+        return missing or ["the nodes have the resources, and Ray did not reserve them"]
 
     def _open(
         self, stream: str, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float

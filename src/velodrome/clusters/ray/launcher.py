@@ -1,4 +1,7 @@
-"""The launcher of Ray clusters: each process has an actor with resources of its own, which holds an agent."""
+"""The launcher of Ray clusters: each process has an actor with resources of its own, which holds an agent.
+
+The agent of a node's first process also prepares the node and brings files back.
+"""
 
 from __future__ import annotations
 
@@ -61,17 +64,17 @@ class RayLauncher(RemoteLauncher):
         if self._driver is None:
             self._driver = RayDriver(self.options.address)
             try:
-                found = self._driver.connect(self.options.address)
+                nodes = self._driver.connect(self.options.address)
             except VelodromeError:
                 self._driver.close()
                 self._driver = None
                 raise
             wanted = self.options.resources
-            self._nodes = {name: node for name, node in found.items()
-                           if all(node["resources"].get(one, 0) >= amount for one, amount in wanted.items())
+            self._nodes = {name: node for name, node in nodes.items()
+                           if all(node["resources"].get(resource, 0) >= amount for resource, amount in wanted.items())
                            and node["resources"].get("CPU", 0) > 0 and (self._only is None or name in self._only)}
             if not self._nodes:
-                raise HostError(f"no node of the Ray cluster has {_listed(wanted)}; it has {len(found)} nodes")
+                raise HostError(f"no node of the Ray cluster has {_listed(wanted)}; it has {len(nodes)} nodes")
         return self._driver
 
     def hosts(self) -> list[str]:

@@ -6,7 +6,6 @@ Every check of `velodrome doctor` ends within its limit, and all hosts are asked
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import secrets
 import time
@@ -21,11 +20,10 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
-from velodrome.clusters.local.launcher import PORTS
-from velodrome.clusters.preflight import DISK_BYTES
+from velodrome.clusters.local.launcher import DISK_BYTES, PORTS
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun
-from velodrome.clusters.remote.link import HostError, HostLost, Link
+from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several
 from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
 from velodrome.errors import headline
 from velodrome.job.job import Job
@@ -44,10 +42,10 @@ def cheap(
     links: Sequence[Link], job: Job, choose: Choose, placed: Mapping[str, int], needed_memory: int
 ) -> list[Finding]:
     """The findings that refuse a job: packages, clocks, disk and memory; `placed` has the processes of each host."""
-    found = [*clocks(links), *disks(links)]
+    findings = [*clocks(links), *disks(links)]
     for link in links:
-        found += memory(link, needed_memory * placed.get(link.host, 1))
-    return found + versions(links, job, choose)
+        findings += memory(link, needed_memory * placed.get(link.host, 1))
+    return findings + versions(links, job, choose)
 
 
 def clocks(links: Iterable[Link]) -> list[Finding]:
@@ -90,30 +88,30 @@ def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:
             chosen = choose(link, engine)
             if chosen.outdated is not None:
                 return Finding("error", "versions", link.host, f"its environment {chosen.outdated!r} was made by "
-                               "another version of Velodrome", _way_out(engine))
+                               "another version of Velodrome", _how_to_fix(engine))
             answer, output = link.run([chosen.path, *words], limit=PROBE_SECONDS)
         except HostError as error:
             return Finding("error", "reachable", link.host, str(error), "see whether the host is up")
         if answer["code"] != 0:
             reason = headline(answer["errors"].strip().rpartition("\n")[2] or f"it ended with code {answer['code']}")
             return Finding("error", "versions", link.host, f"interpreter {chosen.path!r} cannot train: {reason}",
-                           _way_out(engine))
+                           _how_to_fix(engine))
         fields: dict[str, Any] = json.loads(output.strip().rpartition("\n")[2])
         return fields
 
     with ThreadPoolExecutor(max(1, len(links))) as pool:
         answers = dict(zip((link.host for link in links), pool.map(ask, links), strict=True))
-    found = [answer for answer in answers.values() if isinstance(answer, Finding)]
+    findings = [answer for answer in answers.values() if isinstance(answer, Finding)]
     probes = {host: answer for host, answer in answers.items() if not isinstance(answer, Finding)}
     for host, probe in probes.items():
         lacking = [name for name in modules if name not in probe["modules"]]
-        found += [Finding("error", "versions", host, f"{probe['interpreter']} has no package {name!r}, which "
-                          f"{job.engine}/{job.strategy} needs", _way_out(engine, "install it there"))
+        findings += [Finding("error", "versions", host, f"{probe['interpreter']} has no package {name!r}, which "
+                             f"{job.engine}/{job.strategy} needs", _how_to_fix(engine, "install it there"))
                   for name in lacking]
-    return found + _differences(probes)
+    return findings + _differences(probes)
 
 
-def _way_out(
+def _how_to_fix(
     engine: Engine,
     shared: str = "install velodrome there with `velodrome clusters prepare`, or set python in clusters.yaml",
 ) -> str:
@@ -129,7 +127,7 @@ def _differences(probes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
 
     tables = {host: _versions(probe) for host, probe in probes.items()}
     names = dict.fromkeys(name for table in tables.values() for name in table)
-    found = []
+    findings = []
     for name in names:
         values = [table.get(name) for table in tables.values()]
         usual = metadata.version("velodrome") if name == "velodrome" else max(values, key=values.count)
@@ -137,9 +135,9 @@ def _differences(probes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
         for host, table in tables.items():
             if table.get(name) != usual:
                 has = f"{name} {table[name]}" if table.get(name) else f"no {name}"
-                found.append(Finding("error", "versions", host, f"it has {has}, and {where} {usual}",
-                                     f"install {name} {usual} there"))
-    return found
+                findings.append(Finding("error", "versions", host, f"it has {has}, and {where} {usual}",
+                                        f"install {name} {usual} there"))
+    return findings
 
 
 def _versions(probe: Mapping[str, Any]) -> dict[str, str]:
@@ -147,18 +145,6 @@ def _versions(probe: Mapping[str, Any]) -> dict[str, str]:
     ours = [table.pop(name) for name in _OURS if name in table]
     minor = ".".join(str(probe["python"]).split(".")[:2])
     return {"Python": minor, **({"velodrome": ours[0]} if ours else {}), **table}
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address leads every host to itself."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    return address == "localhost"
-
-
-def several(links: Sequence[Link]) -> bool:
-    """Whether these hosts are more than one machine."""
-    return len({link.facts["host"] for link in links}) > 1
 
 
 def loopback(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
@@ -195,16 +181,16 @@ def examine(
     """All findings of checks that run at the same time; measurements come last, when nothing else uses the network."""
     futures = _started(groups)
     deadline = time.monotonic() + limit
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, future in futures.items():
         try:
-            found += future.result(max(0.0, deadline - time.monotonic()))
+            findings += future.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            found.append(Finding("error", name, None, f"the check of {name} did not end within {limit:g} s", _UP))
+            findings.append(Finding("error", name, None, f"the check of {name} did not end within {limit:g} s", _UP))
         except HostError as error:
             check = "reachable" if isinstance(error, HostLost) else name
-            found.append(Finding("error", check, None, f"host {error}", _UP))
-    return found, measure() if measure is not None else []
+            findings.append(Finding("error", check, None, f"host {error}", _UP))
+    return findings, measure() if measure is not None else []
 
 
 def everywhere(
@@ -213,17 +199,17 @@ def everywhere(
     """The findings of a check on all hosts, asked at the same time; hosts on which it does not end are among them."""
     futures = _started({link.host: partial(check, link) for link in links})
     wait(futures.values(), limit)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for host, future in futures.items():
         if not future.done():
-            found.append(Finding("error", name, host, f"its check of {name} did not end within {limit:g} s", _UP))
+            findings.append(Finding("error", name, host, f"its check of {name} did not end within {limit:g} s", _UP))
             continue
         try:
-            found += future.result()
+            findings += future.result()
         except HostError as error:
             kind = "reachable" if isinstance(error, HostLost) else name
-            found.append(Finding.from_sentence(kind, host, str(error), _UP))
-    return found
+            findings.append(Finding.from_sentence(kind, host, str(error), _UP))
+    return findings
 
 
 def _started(work: Mapping[str, Check]) -> dict[str, Future[list[Finding]]]:
@@ -241,26 +227,26 @@ def names(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
     def on(link: Link) -> list[Finding]:
         asked = [address for host, address in addresses.items() if host != link.host]
         answer, _ = link.ask("resolve", names=asked)
-        found = []
+        findings = []
         for host, address in addresses.items():
             resolved = answer["addresses"].get(address)
             if host == link.host or resolved is None:
                 continue
             if not resolved:
-                found.append(Finding("error", "names", link.host, f"it cannot resolve {address!r}, the address of "
+                findings.append(Finding("error", "names", link.host, f"it cannot resolve {address!r}, the address of "
                                      f"{host!r}", f"add it to its /etc/hosts, or set addresses: {{{host}: ADDRESS}}"))
-            elif machines and any(is_loopback(one) for one in resolved):
-                found.append(Finding("error", "names", link.host, f"{address!r}, the address of {host!r}, resolves "
+            elif machines and any(is_loopback(where) for where in resolved):
+                findings.append(Finding("error", "names", link.host, f"{address!r}, the address of {host!r}, resolves "
                                      f"there to {resolved[0]}, which is the host itself", "correct its /etc/hosts, or "
-                                     f"set addresses: {{{host}: ADDRESS}} in clusters.yaml"))
-        return found
+                                        f"set addresses: {{{host}: ADDRESS}} in clusters.yaml"))
+        return findings
 
     return everywhere(links, "names", on)
 
 
 def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
     """Hosts without free ports, and pairs of hosts that cannot connect to each other."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     listening: dict[str, int] = {}
     key = secrets.token_hex(16)
 
@@ -273,7 +259,7 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
         listening[link.host] = link.ask("listen", **asked)[0]["port"]
         return []
 
-    found += everywhere(links, "ports", free)
+    findings += everywhere(links, "ports", free)
 
     def reach(link: Link) -> list[Finding]:
         wrong = []
@@ -291,12 +277,12 @@ def ports(links: Sequence[Link], addresses: Mapping[str, str]) -> list[Finding]:
                                      "between the hosts in the firewall, or correct the route"))
         return wrong
 
-    return found + everywhere(links, "network", reach)
+    return findings + everywhere(links, "network", reach)
 
 
 def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[str, Any]]:
     """Round-trip time and bandwidth from each host to each other, one pair after the other."""
-    found = []
+    rows = []
     for source in links:
         for target in links:
             if source is target:
@@ -310,8 +296,8 @@ def measure(links: Sequence[Link], addresses: Mapping[str, str]) -> list[dict[st
                     measure=_MEASURE_SECONDS,
                 )
                 row |= {"round_trip": answer["round_trip"], "bandwidth": answer["bandwidth"]}
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
@@ -322,7 +308,7 @@ def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
     def on(link: Link) -> list[Finding]:
         check, fix = "code", _WRITABLE
         run: HostRun | None = None
-        found = []
+        findings = []
         try:
             code = send_code(link, request.code)
             check = "disk"
@@ -337,16 +323,16 @@ def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
                 )
                 if answer["code"] != 0:
                     reason = headline(answer["errors"].strip().rpartition("\n")[2])
-                    found.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {reason}",
-                                         "install what is missing there, or set code to the folder of your code"))
+                    findings.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {reason}",
+                                            "install what is missing there, or set code to the folder of your code"))
         except HostLost:
             raise
         except HostError as error:
-            found.append(Finding.from_sentence(check, link.host, str(error), fix))
+            findings.append(Finding.from_sentence(check, link.host, str(error), fix))
         finally:
             if run is not None:
                 with suppress(HostError):  # what is left of it goes with the session
                     release(run, request)
-        return found
+        return findings
 
     return everywhere(links, "job", on)

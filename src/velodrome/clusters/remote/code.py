@@ -80,14 +80,14 @@ def code_of(job: Job, folder: str | None = None, limit: int = 50) -> Code:
         if not base.is_dir():
             raise BadRequest(f"code: {folder!r} is no folder of this machine")
         return _limited(Code({str(path.relative_to(base)): path for path in _tree(base)}), limit)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for name in modules_of(job):
-        _add_module(name, found)
+        _add_module(name, files)
     if job.script is not None:
-        _add_script(job.script, found)
+        _add_script(job.script, files)
     if job.weights is not None and not Path(job.weights).is_absolute() and Path(job.weights).is_file():
-        found[str(Path(job.weights))] = Path(job.weights).absolute()
-    return _limited(Code(found), limit)
+        files[str(Path(job.weights))] = Path(job.weights).absolute()
+    return _limited(Code(files), limit)
 
 
 def modules_of(job: Job) -> list[str]:
@@ -101,8 +101,8 @@ def modules_of(job: Job) -> list[str]:
 def _limited(code: Code, limit: int) -> Code:
     if code.size <= limit * MEBIBYTE:
         return code
-    largest = sorted(code.listing(), key=lambda one: -int(str(one["bytes"])))[:3]
-    names = ", ".join(f"{one['name']} ({bytes_text(int(str(one['bytes'])))})" for one in largest)
+    largest = sorted(code.listing(), key=lambda file: -int(str(file["bytes"])))[:3]
+    names = ", ".join(f"{file['name']} ({bytes_text(int(str(file['bytes'])))})" for file in largest)
     raise BadRequest(
         f"your code has {bytes_text(code.size)}, more than the {limit} MiB of code_limit; the largest files are "
         f"{names}: exclude them in .gitignore, or raise code_limit"
@@ -111,7 +111,7 @@ def _limited(code: Code, limit: int) -> Code:
 
 def roots() -> list[Path]:
     """Where the user's modules are looked for: the current folder and PYTHONPATH."""
-    places = [Path.cwd(), *(Path(one) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one)]
+    places = [Path.cwd(), *(Path(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry)]
     return list(dict.fromkeys(place.resolve() for place in places if place.is_dir()))
 
 
@@ -129,7 +129,7 @@ def _located(top: str) -> tuple[Path, Path] | None:
     return None
 
 
-def _add_module(name: str, found: dict[str, Path]) -> None:
+def _add_module(name: str, files: dict[str, Path]) -> None:
     """Add a module, its package as a whole, and the user's modules that these import."""
     waiting, seen = [name.partition(".")[0]], set[str]()
     while waiting:
@@ -141,28 +141,28 @@ def _add_module(name: str, found: dict[str, Path]) -> None:
         place, root = located
         for path in _tree(place) if place.is_dir() else [place]:
             inside = str(path.relative_to(root))
-            if inside not in found:
-                found[inside] = path
+            if inside not in files:
+                files[inside] = path
                 if path.suffix == ".py":
                     waiting += sorted(_imports(path))
 
 
-def _add_script(script: str, found: dict[str, Path]) -> None:
+def _add_script(script: str, files: dict[str, Path]) -> None:
     path = Path(script)
     if path.is_absolute() or ".." in path.parts:
         raise BadRequest(
             f"--script {script!r} does not lie below the current folder: change to the folder of your code, so that "
             "hosts find it at the same place"
         )
-    found[str(path)] = path.absolute()
+    files[str(path)] = path.absolute()
     beside = path.absolute().parent
     for other in sorted(_imports(path)):
         top = other.partition(".")[0]
         for near in (beside / f"{top}.py", beside / top):
             if near.exists() and top not in sys.stdlib_module_names:
                 members = _tree(near) if near.is_dir() else [near]
-                found.update({str(Path(script).parent / one.relative_to(beside)): one for one in members})
-        _add_module(other, found)
+                files.update({str(Path(script).parent / member.relative_to(beside)): member for member in members})
+        _add_module(other, files)
 
 
 def _imports(path: Path) -> set[str]:
@@ -171,13 +171,13 @@ def _imports(path: Path) -> set[str]:
         tree = ast.parse(read_bytes(path, _LARGEST_SOURCE))  # whose first lines may name an encoding
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def _tree(folder: Path) -> list[Path]:
@@ -237,8 +237,8 @@ def _walk(folder: Path, rules: Sequence[Rule], depth: int = 0) -> Iterator[Path]
         raise BadRequest(f"{str(folder)!r} is more than {_DEEPEST} folders deep: exclude it in .gitignore")
     rules = [*rules, *_rules(folder)]
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        listed = sorted(entries, key=lambda entry: entry.name)
+    for entry in listed:
         path, is_folder = folder / entry.name, entry.is_dir(follow_symlinks=False)
         if entry.name in _NEVER or _ignored(path, rules, is_folder):
             continue

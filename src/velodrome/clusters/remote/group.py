@@ -173,15 +173,15 @@ class RemoteGroup(Group):
         if files.is_linked(path, self.folder):
             return "a link in the run's folder is in its place"
         above = [self.folder.joinpath(*parts[:count]) for count in range(1, len(parts))]
-        if path.is_dir() or any(one.exists() and not one.is_dir() for one in above):
+        if path.is_dir() or any(parent.exists() and not parent.is_dir() for parent in above):
             return "something else is in its place"
         return None
 
     def warnings(self) -> list[str]:
         """What hosts did that is worth a warning, since the last time."""
-        found = [*self._refused]
+        refused = [*self._refused]
         self._refused.clear()
-        return found[:_MOST_WARNINGS] + (["hosts sent more such files"] if found[_MOST_WARNINGS:] else [])
+        return refused[:_MOST_WARNINGS] + (["hosts sent more such files"] if refused[_MOST_WARNINGS:] else [])
 
     def _drop(self, host: str) -> None:
         """Forget the file that arrived in part."""
@@ -229,15 +229,15 @@ class RemoteGroup(Group):
         pool = ThreadPoolExecutor(max(1, len(asked)))
         waiting = [pool.submit(host.link.wait, number, "collect", _COLLECT_SECONDS) for host, number in asked]
         pool.shutdown(wait=False)  # whoever still waits when it is given up ends with the link
-        while not all(one.done() for one in waiting) or not self._reports.empty():
+        while not all(future.done() for future in waiting) or not self._reports.empty():
             if given_up():
                 for _ in range(self._reports.qsize()):
                     self._handle(self._reports.get(), None)
                 return
             with suppress(queue.Empty):
                 self._handle(self._reports.get(timeout=0.1), None)
-        for one in waiting:
-            error = one.exception()
+        for future in waiting:
+            error = future.exception()
             if isinstance(error, HostError):
                 missing.append(str(error))
             elif error is not None:

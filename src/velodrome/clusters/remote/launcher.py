@@ -16,13 +16,11 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
-from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
 from velodrome.clusters.local.launcher import PORTS
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
-from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
 from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
@@ -81,16 +79,17 @@ class RemoteLauncher(Launcher):
         """The address at which other hosts reach a host."""
         return self.options.addresses.get(link.host, link.host)
 
-    def interpreter(self, link: Link, engine: Engine) -> Interpreter:
+    def interpreter(self, link: Link, engine: Engine) -> host_environments.Interpreter:
         """The interpreter on a host that trains with an engine: the one that is configured for it, that of the engine's
         own environment there, or the host's."""
         options = self.options
         if chosen := options.interpreters.get(engine.key):
-            return Interpreter(_at_home(chosen, link))
+            return host_environments.Interpreter(_at_home(chosen, link))
         folder = options.environment.get(environments.FOLDER) or str(link.facts["environments"])
         if own := host_environments.own_interpreter(link, engine, _at_home(folder, link)):
             return own
-        return Interpreter(_at_home(options.python, link) if options.python else str(link.facts["interpreter"]))
+        python = _at_home(options.python, link) if options.python else str(link.facts["interpreter"])
+        return host_environments.Interpreter(python)
 
     def pythons(self, links: Sequence[Link], engine: Engine) -> dict[str, str]:
         """The paths of these interpreters on several hosts."""
@@ -151,7 +150,7 @@ class RemoteLauncher(Launcher):
         refuse(self._unreachable(hosts))
         links = self.connect(hosts)
         used = [*links.values()]
-        refuse(loopback(used, {link.host: self.address(link) for link in used}))
+        refuse(checks.loopback(used, {link.host: self.address(link) for link in used}))
         key = (engine_of(job).key, job.strategy, *hosts)
         if key not in self._checked:
             self._checked[key] = self.cheap_checks(used, job)
@@ -184,12 +183,12 @@ class RemoteLauncher(Launcher):
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
         try:
-            found = self._unreachable(self.hosts())
+            unreachable = self._unreachable(self.hosts())
         except VelodromeError as error:  # of a cluster whose hosts only its own head knows, or without a client
             return Examination([Finding.from_sentence("reachable", None, str(error))])
         links = [link for link in self.links.values() if link.lost is None]
         if not links:
-            return Examination(found)
+            return Examination(unreachable)
         addresses = {link.host: self.address(link) for link in links}
         code = self.code(job)
 
@@ -210,7 +209,7 @@ class RemoteLauncher(Launcher):
             },
             (lambda: checks.measure(links, addresses)) if measure else None,
         )
-        return Examination(found + groups, pairs)
+        return Examination(unreachable + groups, pairs)
 
     def divide(self, jobs: Sequence[Job]) -> list[Launcher]:
         """Launchers for disjoint parts of the hosts; pinned processes leave no choice."""

@@ -7,13 +7,14 @@ agent reports by itself what processes print and how they end.
 from __future__ import annotations
 
 import base64
+import ipaddress
 import itertools
 import json
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -265,10 +266,10 @@ _LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_PROGRAM.encode
 def agent_source() -> bytes:
     """The agent's modules, as the line of `command` reads them."""
     parts = PACKAGE.split(".")
-    found = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
+    modules = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
     folder = resources.files(PACKAGE)
-    found += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
-    return json.dumps(found).encode()
+    modules += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
+    return json.dumps(modules).encode()
 
 
 def agent_command(python: str, session: str, lease: float, root: str, *files: str) -> list[str]:
@@ -280,3 +281,15 @@ def agent_command(python: str, session: str, lease: float, root: str, *files: st
     """
     size = str(len(agent_source()))
     return [python, "-I", "-S", "-c", _LINE, size, session, f"{lease:g}", root, *files]
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address leads every host to itself."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return address == "localhost"
+
+
+def several(links: Sequence[Link]) -> bool:
+    """Whether these hosts are more than one machine."""
+    return len({link.facts["host"] for link in links}) > 1

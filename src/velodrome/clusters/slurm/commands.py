@@ -214,14 +214,14 @@ def steps_of(job: Job, nodes: int, placement: Placement) -> list[Step]:
     for (role, _), node in zip(roles_of(job), place(roles_of(job), numbers, placement, {}), strict=True):
         if role not in roles[int(node)]:
             roles[int(node)].append(role)
-    found: list[Step] = []
+    steps: list[Step] = []
     for number, held in enumerate(roles):
         name = "+".join(held)
-        if found and found[-1].roles == name and found[-1].first + found[-1].nodes == number:
-            found[-1] = Step(name, found[-1].first, found[-1].nodes + 1)
+        if steps and steps[-1].roles == name and steps[-1].first + steps[-1].nodes == number:
+            steps[-1] = Step(name, steps[-1].first, steps[-1].nodes + 1)
         elif name:
-            found.append(Step(name, number, 1))
-    return found
+            steps.append(Step(name, number, 1))
+    return steps
 
 
 def sbatch_options(options: SlurmOptions, nodes: int, name: str, log: Path) -> list[str]:

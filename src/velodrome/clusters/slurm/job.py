@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
 from velodrome.clusters.launcher import AllocationEnded, Notice
+from velodrome.clusters.remote.agent.streams import write_all
 from velodrome.clusters.remote.link import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
@@ -66,11 +67,11 @@ class JobRecord(BaseModel):
 def read_record(folder: Path) -> JobRecord:
     """What is stored about the job of a run; `BadRequest` if it has none, or if that cannot be read."""
     try:
-        found = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST, inside=folder))
+        record = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST, inside=folder))
         # It is removed when the job ends.
-        if not found.session.isalnum() or Path(found.mail).parts[-2:] != (MAIL, found.session):
-            raise ValueError(f"mail: {found.mail!r} is no folder of a job's mail")
-        return found
+        if not record.session.isalnum() or Path(record.mail).parts[-2:] != (MAIL, record.session):
+            raise ValueError(f"mail: {record.mail!r} is no folder of a job's mail")
+        return record
     except FileNotFoundError:
         raise BadRequest(f"run {folder.name!r} has no job of Slurm to attach to") from None
     except (OSError, ValueError) as error:
@@ -123,9 +124,7 @@ class FileChannel:
     def write(self, data: bytes) -> None:
         if self._closed:
             raise BrokenPipeError("the channel is closed")
-        view = memoryview(data)
-        while view:
-            view = view[self._writing.write(view) or 0 :]
+        write_all(self._writing.fileno(), data)
 
     def end_reason(self) -> str:
         return f"is released: {self._ended() or 'the job was ended'}"
@@ -184,9 +183,9 @@ class SlurmJob:
     @property
     def unanswered(self) -> str | None:
         """That Slurm has not answered for longer than `silence`, as the end of a sentence; None otherwise."""
-        if (found := self._unanswered) is None or (quiet := time.monotonic() - found[0]) < self._options.silence:
+        if (since := self._unanswered) is None or (quiet := time.monotonic() - since[0]) < self._options.silence:
             return None
-        return f"slurmctld has not answered for {quiet:.0f} s ({found[1]})"
+        return f"slurmctld has not answered for {quiet:.0f} s ({since[1]})"
 
     @property
     def state(self) -> commands.JobState:

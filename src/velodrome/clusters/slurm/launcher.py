@@ -1,5 +1,11 @@
 """The launcher of Slurm clusters: one `sbatch` for each job, whose nodes are served through the shared folder; and the
 group of a run's processes in such a job.
+
+The agents talk to the controller through two files in a folder that all nodes see, so compute nodes need no connection
+to it. An agent with a run waits for a lost controller as long as the batch script keeps a heartbeat file changing, and
+its outbox holds everything since the beginning: `velodrome attach` reads it again and leaves out events that are
+recorded already. When the folder is gone, or neither controller nor heartbeat was seen for `silence` seconds, the agent
+ends itself and everything it started: Slurm cannot do so on a node that is cut off.
 """
 
 from __future__ import annotations
@@ -93,8 +99,8 @@ class SlurmGroup(RemoteGroup):
         return self._silent
 
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
-        found = super().diagnose(process, brief=brief)
-        return found if found.cut_off else replace(found, cut_off=process.host in self._silent_nodes())
+        diagnosis = super().diagnose(process, brief=brief)
+        return diagnosis if diagnosis.cut_off else replace(diagnosis, cut_off=process.host in self._silent_nodes())
 
     def stop(self) -> None:
         try:
@@ -236,8 +242,8 @@ class SlurmLauncher(RemoteLauncher):
         assert self._job is not None
         self._job.wait_until_running(self.options.queue_timeout, notice)
         refuse(self.cheap_checks([*self.connect(self.used_hosts(job)).values()], job))
-        found = super().allocate(job)
-        return replace(found, facts={**found.facts, "job": self._job.number, "nodes": list(self._job.nodes)})
+        allocation = super().allocate(job)
+        return replace(allocation, facts={**allocation.facts, "job": self._job.number, "nodes": list(self._job.nodes)})
 
     def address(self, link: Link) -> str:
         """As configured, else what the other nodes of the allocation resolve its name to, else what Slurm uses."""
@@ -300,7 +306,7 @@ class AttachedLauncher(SlurmLauncher):
         return self._nodes_for(job, notice)
 
     def close(self) -> None:
-        """End the job if it was taken over; otherwise it goes on."""
+        """End the job if it was taken over; otherwise it keeps running."""
         if self._untouched and self._job is not None:
             self._job.abandon()
             self._job = None
@@ -327,7 +333,7 @@ class AttachedLauncher(SlurmLauncher):
 
 def _reaches_others(address: str) -> bool:
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return False
-    return not (found.is_loopback or found.is_unspecified or found.is_link_local) and found.version == 4
+    return not (parsed.is_loopback or parsed.is_unspecified or parsed.is_link_local) and parsed.version == 4

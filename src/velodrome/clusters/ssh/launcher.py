@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from velodrome.clusters.remote.agent.streams import write_all
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import Link, agent_command
 from velodrome.clusters.ssh import SshOptions
@@ -36,7 +37,7 @@ _NAMED = re.compile(
     r"Host key for (\S+) has changed|(?:^|@)([\w.:-]+): Permission denied|"
     r"Connection (?:closed|reset) by (?!UNKNOWN|remote)(\S+) port", re.MULTILINE,
 )
-#: What the client prints, and what it means to a person: the cause, and the way out after a semicolon.
+#: What the client prints, and what it means to a person: the cause, and after a semicolon how to fix it.
 _REASONS = (
     (r"REMOTE HOST IDENTIFICATION HAS CHANGED", "has another host key than known_hosts; if it was reinstalled, remove "
      "the old key with `ssh-keygen -R HOST` and run `ssh HOST` once to check the new one"),
@@ -142,10 +143,8 @@ class SshChannel:
 
     def write(self, data: bytes) -> None:
         assert self._popen.stdin is not None
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._popen.stdin.fileno(), view) :]
+            write_all(self._popen.stdin.fileno(), data)
         except ValueError as error:
             raise BrokenPipeError(str(error)) from error
 
@@ -172,8 +171,8 @@ class SshChannel:
 
 def _meaning(errors: str) -> str:
     """What a client's lines mean; empty if that is not known."""
-    found = (meaning for pattern, meaning in _REASONS if re.search(pattern, errors, re.IGNORECASE))
-    return next(found, "")
+    meanings = (meaning for pattern, meaning in _REASONS if re.search(pattern, errors, re.IGNORECASE))
+    return next(meanings, "")
 
 
 def reason(errors: str, code: int | None, host: str) -> str:

@@ -204,7 +204,7 @@ def labels_of(
         sound = whole & (numbers >= 0) & (numbers < len(names))
         marks[sound] = numbers[sound].astype(np.int64)
     for place in np.flatnonzero(~whole):
-        faults.add("labels that are no whole numbers", f"{key}[{place}]", str(given[place]))
+        faults.add("labels that are not whole numbers", f"{key}[{place}]", str(given[place]))
     for place in np.flatnonzero(whole & ~sound):
         faults.add("labels that are negative or that training does not have", f"{key}[{place}]", str(given[place]))
     return marks, sound

@@ -46,7 +46,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class Unreadable(Exception):
-    """Why a file is no image that can be used, as the end of a sentence."""
+    """Why a file is not a usable image, as the end of a sentence."""
 
 
 class TooManyPixels(Unreadable):
@@ -145,7 +145,7 @@ def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None
     """What every file's header says, or why it cannot be read."""
     looks: list[Look | str] = [""] * len(files)
 
-    def one(place: int) -> None:
+    def look_at(place: int) -> None:
         try:
             with tree.open(files[place].name) as stream:
                 looks[place] = look(stream, files[place].bytes)
@@ -154,7 +154,7 @@ def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None
         except _NOT_OPENED as error:
             looks[place] = _reason(error)
 
-    _in_threads(one, files, advance)
+    _in_threads(look_at, files, advance)
     return looks
 
 
@@ -165,7 +165,7 @@ def decode_all(
     height, width, channels = images.shape[1:]
     failed: dict[int, str] = {}
 
-    def one(place: int) -> None:
+    def decode_into_row(place: int) -> None:
         try:
             with tree.open(files[place].name) as stream:
                 images[place] = decode(stream, files[place].bytes, height, width, channels)
@@ -174,15 +174,15 @@ def decode_all(
         except _NOT_OPENED as error:
             failed[place] = _reason(error)
 
-    _in_threads(one, files, advance)
+    _in_threads(decode_into_row, files, advance)
     return dict(sorted(failed.items()))
 
 
-def _in_threads(one: Callable[[int], None], files: Sequence[File], advance: Callable[[int], None]) -> None:
+def _in_threads(work: Callable[[int], None], files: Sequence[File], advance: Callable[[int], None]) -> None:
     def some(first: int) -> int:
         last = min(first + _CHUNK, len(files))
         for place in range(first, last):
-            one(place)
+            work(place)
         return sum(file.bytes for file in files[first:last])
 
     pool = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)

@@ -52,7 +52,7 @@ class ArrayExamples:
     #: Of the usable examples.
     rows: NDArray[np.int64]
     parts: NDArray[np.int8]
-    #: None where the targets are no classes; the columns of a matrix of 0 and 1 count as classes.
+    #: None where the targets are not classes; the columns of a matrix of 0 and 1 count as classes.
     classes: int | None
     class_names: tuple[str, ...]
     #: Inputs that are images, with their channels last.

@@ -51,7 +51,7 @@ def check_exists(name: str, path: Path) -> None:
 
 
 def expanded(path: str) -> Path:
-    """A path with `~` as the user's folder; an unknown user's stays as it is, and leads nowhere."""
+    """A path with `~` expanded; that of an unknown user stays as it is, and is not found."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -124,8 +124,8 @@ def _ends_in_batch(dataset: Any) -> bool:
 
 def _stacked(name: str, items: list[Item]) -> ArraysOf:
     try:
-        inputs = {one: np.stack([item.inputs[one] for item in items]) for one in items[0].inputs}
-        targets = {one: np.stack([item.targets[one] for item in items]) for one in items[0].targets}
+        inputs = {column: np.stack([item.inputs[column] for item in items]) for column in items[0].inputs}
+        targets = {column: np.stack([item.targets[column] for item in items]) for column in items[0].targets}
     except (ValueError, KeyError):
         raise BadRequest(
             f"--dataset {name!r}: the examples are not all of one shape; pad or crop them before they are returned"
@@ -137,7 +137,7 @@ def _stacked(name: str, items: list[Item]) -> ArraysOf:
 
 
 def target_column(name: str, dataset: Any) -> str:
-    column = next((one for one in TARGET_NAMES if one in dataset.column_names), None)
+    column = next((word for word in TARGET_NAMES if word in dataset.column_names), None)
     if column is None:
         raise BadRequest(
             f"--dataset {name!r}: the data set has the columns {', '.join(map(shown, dataset.column_names))}, and none "
@@ -160,13 +160,13 @@ def hugging_face_arrays(name: str, dataset: Any) -> ArraysOf | None:
     if made or dataset.data.nbytes > memory_budget(_SHARE):
         return None
     columns = dataset.with_format("numpy")[:]
-    for one, array in columns.items():
-        if array.dtype.kind not in "buif" and not (one == target and array.dtype.kind == "U"):
+    for column, array in columns.items():
+        if array.dtype.kind not in "buif" and not (column == target and array.dtype.kind == "U"):
             why = "rows of different lengths: pad them" if array.dtype.kind == "O" else (
                 "text: turn it into numbers with map(), or leave it out with remove_columns()"
             )
-            raise BadRequest(f"--dataset {name!r}: column {shown(one)!r} holds {why}")
-    inputs = {one: array for one, array in columns.items() if one != target}
+            raise BadRequest(f"--dataset {name!r}: column {shown(column)!r} holds {why}")
+    inputs = {column: array for column, array in columns.items() if column != target}
     if not inputs:
         raise BadRequest(f"--dataset {name!r}: the data set has no column besides {target!r}")
     return ArraysOf(inputs, {TARGET: columns[target]}, hugging_face_names(dataset, target))
@@ -194,11 +194,11 @@ def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: fl
     """The data as parts that are read when they are needed; what is missing is drawn from training."""
     counted = {which: _counted(name, value) for which, value in objects.items()}
     train = counted[TRAIN]
-    targets = [one for which in sorted(counted) for one in counted[which].targets or ()]
+    targets = [each for which in sorted(counted) for each in counted[which].targets or ()]
     classes, words = _classes(name, train, targets)
     sizes = {which: len(counted[which].source) for which in sorted(counted)}
     parts = np.concatenate([np.full(size, which, np.int8) for which, size in sizes.items()])
-    labels = np.array([words.get(str(one), -1) if words else one for one in targets], np.int64)
+    labels = np.array([words.get(str(each), -1) if words else each for each in targets], np.int64)
     if not classes:
         labels = np.zeros(len(parts), np.int64)
     elif labels.min() < 0 or labels.max() >= classes:
@@ -216,11 +216,11 @@ def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: fl
             {}, {}, name, source, places - int(begins[which if which in counted else TRAIN]),
             input_fields(train.first), target_fields(train.first), words, classes,
         ))
-    streams = any(one.source.in_order for one in counted.values())
+    streams = any(each.source.in_order for each in counted.values())
     fields = input_fields(train.first)
     return ExampleSet(
         name, made[0], made[1], made[2], classes=classes or None, class_names=_names(train, classes, words),
-        images=frozenset(one.name for one in fields if is_image(one.shape)), notes=_notes(name, counted),
+        images=frozenset(each.name for each in fields if is_image(each.shape)), notes=_notes(name, counted),
         caveats=_caveats(name) if streams else (), in_order=streams,
     )
 
@@ -284,11 +284,11 @@ def _target(name: str, place: int, item: Item) -> Any:
 
 
 def _classes(name: str, train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:
-    """How many classes there are, 0 if the target is none, and the place of each word."""
+    """How many classes there are (0 if the target is not a class), and the number of each word."""
     if train.targets is None:
         return 0, {}
-    if any(isinstance(one, str) for one in targets):
-        words = {word: place for place, word in enumerate(sorted({str(one) for one in train.targets}))}
+    if any(isinstance(target, str) for target in targets):
+        words = {word: place for place, word in enumerate(sorted({str(target) for target in train.targets}))}
         count = len(words)
     else:
         words, count = {}, max(len(train.class_names), max(map(int, train.targets)) + 1)
@@ -304,7 +304,7 @@ def _names(train: _Counted, classes: int, words: Mapping[str, int]) -> tuple[str
 
 
 def _notes(name: str, counted: Mapping[int, _Counted]) -> tuple[str, ...]:
-    read = [which for which, one in counted.items() if one.read and not one.source.in_order]
+    read = [which for which, each in counted.items() if each.read and not each.source.in_order]
     if not read:
         return ()
     parts = " and ".join(_PARTS[which] for which in read)

@@ -77,19 +77,19 @@ def _objects(name: str, returned: Any) -> dict[int, Any]:
     """Data set objects by part; empty if it is something else."""
     if kind_of(returned) is not None:
         return {TRAIN: returned}
-    if isinstance(returned, tuple) and len(returned) in (2, 3) and all(kind_of(one) for one in returned):
+    if isinstance(returned, tuple) and len(returned) in (2, 3) and all(kind_of(value) for value in returned):
         return dict(zip((TRAIN, TEST) if len(returned) == 2 else (TRAIN, VALIDATION, TEST), returned, strict=True))
-    if not isinstance(returned, Mapping) or not returned or not all(kind_of(one) for one in returned.values()):
+    if not isinstance(returned, Mapping) or not returned or not all(kind_of(value) for value in returned.values()):
         return {}
     by_part: dict[int, Any] = {}
-    for key, one in returned.items():
+    for key, value in returned.items():
         which = _which(key)
         if which is None or which in by_part:
             raise BadRequest(
                 f"--dataset {name!r}: the function returned data sets called {', '.join(map(shown, returned))}; call "
                 "them train, validation and test"
             )
-        by_part[which] = one
+        by_part[which] = value
     if TRAIN not in by_part:
         raise BadRequest(f"--dataset {name!r}: the function returned no data set called 'train'")
     return by_part
@@ -126,7 +126,7 @@ def gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str,
             image, label = example
         except (TypeError, ValueError):
             raise BadRequest(
-                f"--dataset {name!r}: item {place} of what the function returned is no pair of image and label"
+                f"--dataset {name!r}: item {place} of what the function returned is not a pair of image and label"
             ) from None
         try:
             images.append(as_array(image))

@@ -50,7 +50,8 @@ class TransformedPart(DerivedPart):
 
         def change(rows: range) -> None:
             for row in rows:
-                self._change({one: array[row] for one, array in every.items()}, every, row, int(indices[row]), epoch)
+                example = {column: array[row] for column, array in every.items()}
+                self._change(example, every, row, int(indices[row]), epoch)
 
         pool = self._threads
         pieces = [range(first, len(indices), pool._max_workers) for first in range(pool._max_workers)]
@@ -79,16 +80,16 @@ class TransformedPart(DerivedPart):
                 f"--transform {self.name!r} returned {what}, and must return the example, a dictionary of "
                 f"{', '.join(every)}"
             )
-        for one, array in every.items():
-            value = np.asarray(changed[one])
+        for column, array in every.items():
+            value = np.asarray(changed[column])
             if value.shape != array.shape[1:]:
                 raise RunFailed(
-                    f"--transform {self.name!r} returned {one!r} of shape {value.shape} for example {index}, and it "
+                    f"--transform {self.name!r} returned {column!r} of shape {value.shape} for example {index}, and it "
                     f"must stay {array.shape[1:]}"
                 )
             if not np.can_cast(value.dtype, array.dtype, "same_kind"):
                 raise RunFailed(
-                    f"--transform {self.name!r} returned {one!r} as {value.dtype}, and it must stay {array.dtype}: "
+                    f"--transform {self.name!r} returned {column!r} as {value.dtype}, and it must stay {array.dtype}: "
                     "convert it with astype()"
                 )
             array[row] = value

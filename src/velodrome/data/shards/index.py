@@ -110,7 +110,7 @@ def strays(store: Store, known: Iterable[str]) -> list[str]:
 
 
 def read_index(store: Store) -> Index:
-    """The index of the set at an address, or why there is none that can be used."""
+    """The index of the set at an address; `DataError` says why there is none, or why it cannot be used."""
     size = store.size(INDEX)
     where = store.address(INDEX)
     if size is None:
@@ -126,7 +126,7 @@ def read_index(store: Store) -> Index:
         return parse_index(json.loads(store.read(INDEX, length=_LARGEST_INDEX)))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{where!r} is no index of shards that can be used: {text}") from None
+        raise DataError(f"{where!r} is not a usable index of shards: {text}") from None
 
 
 def parse_index(fields: dict[str, Any]) -> Index:
@@ -145,7 +145,7 @@ def parse_index(fields: dict[str, Any]) -> Index:
     names = [file.name for files in parts.values() for file in files]
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a shard")
+            raise ValueError(f"{name!r} is not the name of a shard")
     if len(set(names)) != len(names):
         raise ValueError("it names a file twice")
     height, width, channels = (_count(number) for number in fields["shape"])
@@ -184,7 +184,7 @@ def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
 
 def _sha256(text: Any) -> str:
     if not isinstance(text, str) or not _SHA256.fullmatch(text):
-        raise ValueError(f"{shown(text)!r} is no SHA-256 checksum")
+        raise ValueError(f"{shown(text)!r} is not a SHA-256 checksum")
     return text
 
 

@@ -42,7 +42,7 @@ _JPEG_QUALITY = 95
 
 
 def check_encoding(encoding: str, shape: Shape) -> None:
-    """Refuse an encoding that is none, or that cannot hold such images."""
+    """Refuse an unknown encoding, or one that cannot hold such images."""
     if encoding not in ENCODINGS:
         raise BadRequest(f"--encoding {encoding!r}: choose one of {', '.join(ENCODINGS)}")
     if encoding != "raw" and shape[2] not in _MODES[encoding]:
@@ -109,7 +109,7 @@ def check_records(block: Block, shape: Shape, classes: int, encoding: str, where
         features = tfrecord.decode(bytes(block.records[0]))
         sizes = [features[name][0] for name in _SIZES if features.get(name)]
         if len(sizes) == len(_SIZES) and tuple(sizes) != shape:
-            stored, wanted = ("×".join(map(str, one)) for one in (sizes, shape))
+            stored, wanted = ("×".join(map(str, each)) for each in (sizes, shape))
             raise DataError(f"{where} holds images of shape {stored} instead of {wanted}")
     else:
         labels = np.empty(len(block), np.int64)
@@ -138,7 +138,7 @@ def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
 
 @contextmanager
 def _opened_image(data: bytes, shape: Shape, encoding: str) -> Iterator[Any]:
-    """A packed image whose header was read; ValueError if it is not of that shape, or cannot be decoded meanwhile."""
+    """A packed image whose header was read; ValueError if it is not of that shape, or cannot be decoded."""
     from PIL import Image
 
     height, width, channels = shape
@@ -179,8 +179,8 @@ def blocks(
             reading = [
                 pool.submit(reader.read, rows, images[:, k], labels[:, k]) for k, reader in enumerate(readers)
             ]
-            for one in reading:
-                one.result()
+            for future in reading:
+                future.result()
             taken = np.arange(rows)[:, None] < np.array([reader.last for reader in readers])
             yield (images.reshape(-1, *index.shape), labels.ravel()) if taken.all() else (images[taken], labels[taken])
     for reader in readers:

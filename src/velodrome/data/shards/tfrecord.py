@@ -158,7 +158,7 @@ _ONE_BYTE = 0x7F
 
 
 class NotAnExample(Exception):
-    """Bytes that are no `tf.train.Example`; the reason is the end of a sentence."""
+    """Bytes that are not a `tf.train.Example`; the reason is the end of a sentence."""
 
 
 def _message_class() -> Any:
@@ -221,7 +221,7 @@ def _parse(record: bytes) -> Any:
     try:
         return _Example.FromString(record).features.feature
     except message.DecodeError as error:
-        raise NotAnExample(f"it is no tf.train.Example ({error})") from None
+        raise NotAnExample(f"it is not a tf.train.Example ({error})") from None
 
 
 def decode(record: bytes) -> Features:

@@ -76,8 +76,8 @@ def _write(
             written[part] = _write_part(store, _part(splits, part), chosen, making, encoding, advance)
             staged += making
             done += _part(splits, part).images.nbytes
-        for one in staged:
-            one.upload()
+        for each in staged:
+            each.upload()
         index = Index(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
             classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
@@ -87,8 +87,8 @@ def _write(
         _refuse_other(store, force)  # where there are no locks, another process may have written a set meanwhile
         if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
-        for one in staged:
-            one.commit()
+        for each in staged:
+            each.commit()
         _publish(store, index, force)
     return index
 

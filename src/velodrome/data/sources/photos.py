@@ -61,7 +61,7 @@ def list_folders(tree: Tree) -> Listing:
     names = [name for name in names if name not in empty]
     places = {name: place for place, name in enumerate(names)}
     rows = [(part, places[name], file) for (part, name), files in sorted(files_of.items()) for file in files]
-    notes = [f"{ignored:,} files that are no images by their names were not looked at"] if ignored else []
+    notes = [f"{ignored:,} files whose names are not those of images were ignored"] if ignored else []
     if not parts:
         notes += _maybe_parts(tree)
     return Listing(
@@ -103,7 +103,7 @@ def _maybe_parts(tree: Tree) -> list[str]:
     ]
 
 
-#: From this share of whole numbers on, a label that is none is a mistake.
+#: From this share of whole numbers on, a label that is not one is a mistake.
 _MOSTLY = 0.9
 
 
@@ -204,7 +204,7 @@ def _without_odd_labels(rows: list[tuple[File, str, int, int]], faults: Faults) 
     if not odd or len(odd) > (1 - _MOSTLY) * len(rows):
         return rows
     for _, text, _, line in odd:
-        faults.add("labels that are no whole numbers like the others", f"line {line}", text)
+        faults.add("labels that are not whole numbers like the others", f"line {line}", text)
     return [row for row in rows if row[1].isdecimal()]
 
 
@@ -239,7 +239,9 @@ def _size(name: str, options: Mapping[str, str]) -> tuple[int, int] | None:
     match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
     height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise BadRequest(f"--dataset {name!r}: size {options['size']!r} is none; write height and width as size=64x48")
+        raise BadRequest(
+            f"--dataset {name!r}: size {options['size']!r} is not valid; write height and width as size=64x48"
+        )
     return height, width
 
 

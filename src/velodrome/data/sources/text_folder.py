@@ -71,7 +71,7 @@ class TextFolder(CachedSource):
             return FolderTree(self.path.parent), [File.of(self.path.name, self.path, about)], []
         tree = FolderTree(self.path, follow_links=self.follow_links)
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
-        lost = [one for one in tree.lost if PurePosixPath(one.name).suffix.lower() in ("", ".txt")]
+        lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
             why = f": {'; '.join(map(str, _faults_of(lost).found()))}" if lost else ""
             raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
@@ -159,8 +159,8 @@ class TextFolder(CachedSource):
 
 def _faults_of(lost: list[Lost]) -> Faults:
     faults = Faults()
-    for one in lost:
-        faults.add(one.what, one.name, one.reason)
+    for entry in lost:
+        faults.add(entry.what, entry.name, entry.reason)
     return faults
 
 

@@ -27,15 +27,15 @@ def split_url(url: str) -> tuple[str, str]:
     """The scheme of an address, `file` for a folder, and the path of a folder."""
     scheme, colon, rest = url.partition("://")
     if not url:
-        raise BadRequest("'' is no address: give a folder, hdfs://host:port/path, webhdfs://… or s3://bucket/path")
+        raise BadRequest("'' is not an address: give a folder, hdfs://host:port/path, webhdfs://… or s3://bucket/path")
     if "\0" in url:
-        raise BadRequest(f"{url!r} is no address: it has a NUL character")
+        raise BadRequest(f"{url!r} is not an address: it has a NUL character")
     if not colon:
         return "file", url
     scheme = scheme.lower()
     if scheme == "file":
         if not rest.startswith("/"):
-            raise BadRequest(f"{url!r} is no address of a file: write three slashes, as in file:///data/shards")
+            raise BadRequest(f"{url!r} is not the address of a file: write three slashes, as in file:///data/shards")
         return scheme, rest
     if scheme not in REMOTE:
         known = ", ".join(f"{name}://" for name in ("file", *REMOTE))
@@ -44,10 +44,10 @@ def split_url(url: str) -> tuple[str, str]:
     try:
         host, path, _ = parts.hostname, parts.path, parts.port
     except ValueError as error:
-        raise BadRequest(f"{url!r} is no address: {error}") from None
+        raise BadRequest(f"{url!r} is not an address: {error}") from None
     if not host or (scheme != "s3" and not path):
         shape = "s3://bucket/path" if scheme == "s3" else f"{scheme}://host:port/path"
-        raise BadRequest(f"{url!r} is no whole address: write it as {shape}")
+        raise BadRequest(f"{url!r} is not a complete address: write it as {shape}")
     return scheme, path
 
 
@@ -98,7 +98,7 @@ def _s3(url: str, wait: float) -> tuple[Any, str]:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a store has answered that this user may not: asking again would not help."""
+    """Whether a store refused permission, so that a retry would not help."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     text = str(error).lower()
     return status in (401, 403) or "permission denied" in text or "accesscontrolexception" in text

@@ -73,7 +73,7 @@ def _sweep() -> None:
 WAIT_SECONDS = 30.0
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
-#: There are no locks, but what has been half written for so long was left by a process that was killed.
+#: There are no locks; a file that is unfinished for so long was left by a process that was killed.
 ABANDONED_SECONDS = 24 * 3600.0
 
 Result = TypeVar("Result")
@@ -209,7 +209,7 @@ class RemoteStore(Store):
         return self._connected
 
     def _ask(self, address: str, question: Callable[[Any, str], Result], wait: float | None = None) -> Result:
-        """Ask the store, again if it does not answer, and put what went wrong into one sentence."""
+        """Call the store, with retries, and turn what went wrong into one sentence."""
         reason = ""
         limit = WAIT_SECONDS if wait is None else wait
         for attempt in range(1, ATTEMPTS + 1):
@@ -233,7 +233,7 @@ class RemoteStore(Store):
 
 
 def _changed(entry: Mapping[str, Any]) -> float:
-    """When a file on HDFS was changed last; elsewhere there is nothing half written, and no such time."""
+    """When a file on HDFS was last changed; other stores have no unfinished files, and no such time."""
     return float(entry.get("modification_time") or entry.get("modificationTime") or math.inf) / 1000
 
 
@@ -268,7 +268,7 @@ class _StagedAway(Staged):
 
 
 def _limited(call: Callable[[], Result], seconds: float) -> Result:
-    """The result of a call, or TimeoutError; a call that never returns is left behind in its thread."""
+    """The result of a call, or TimeoutError; a call that never returns stays in its thread."""
     results: list[Result] = []
     errors: list[BaseException] = []
 

@@ -32,7 +32,7 @@ def partial_name(name: str) -> str:
 
 
 class StorageError(DataError):
-    """A store did not give or take a file."""
+    """A store could not read or write a file."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Store(ABC):
 
     @abstractmethod
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
-        """A file from a place on, bit by bit."""
+        """A file from byte `start` on, in chunks."""
 
     @abstractmethod
     def stage(self, name: str) -> Staged:
@@ -80,16 +80,16 @@ class Store(ABC):
     def exclusive(self) -> AbstractContextManager[object]:
         """A context in which no other process writes here; refused if one does. Stores without locks promise nothing.
 
-        What a process that was killed left half written is removed at its beginning.
+        Unfinished files that killed processes left are removed first.
         """
         return nullcontext()
 
     def half_written(self) -> builtins.list[str]:
-        """Names of what processes that were killed left half written, where that can be known."""
+        """Names of unfinished files that killed processes left, where that can be known."""
         return []
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a small file in its place at once and whole."""
+        """Write a small file atomically."""
         staged = self.stage(name)
         try:
             with writing(self.address(name)):
@@ -101,24 +101,24 @@ class Store(ABC):
 
 
 class Staged(ABC):
-    """A file in the making: written to `path` on this machine, uploaded, committed; or discarded at any time."""
+    """A file that is being written: to `path` on this machine, then uploaded, then committed; or discarded."""
 
     path: Path
 
     def upload(self) -> None:  # noqa: B027 (where it was written may be there already)
-        """Bring what was written to where one step puts it into its place."""
+        """Bring what was written to the store, under a temporary name."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Let it appear under its name, in one step."""
+        """Make the file appear under its name, in one step."""
 
     def discard(self) -> None:  # noqa: B027
-        """Remove what is left of the making. Harmless after a commit."""
+        """Remove temporary files. Harmless after a commit."""
 
 
 @contextmanager
 def writing(address: str) -> Iterator[None]:
-    """Name the file in errors of the file system, which for a full disk names none."""
+    """Name the file in errors of the file system, which for a full disk do not name one."""
     try:
         yield
     except OSError as error:
@@ -248,7 +248,7 @@ class _StagedBeside(Staged):
 
 
 def open_store(url: str) -> Store:
-    """The store at an address. Nothing is asked of it yet, so a host that is away is noticed at the first use."""
+    """The store at an address. It is not contacted yet, so an unreachable host is noticed at the first use."""
     scheme, place = split_url(url)
     if not is_remote(scheme):
         return FolderStore(place)

@@ -1,6 +1,6 @@
 """Files under a folder or in a zip archive, read the same way. Nothing is ever unpacked onto the disk.
 
-An archive comes from anywhere: names that lead elsewhere, links, and contents that swell absurdly are refused.
+An archive comes from anywhere: names that lead elsewhere, links, and contents that expand absurdly are refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from velodrome.printable import shown
 
 #: Folders within folders, at most.
 _DEEPEST = 12
-#: How often links may lead to one folder: folders that link to one another would be read without end.
+#: How often links may lead to one folder: folders that link to one another would be read forever.
 _MOST_VISITS = 16
-#: How much larger than packed a file of an archive may be; photographs hardly shrink, and text shrinks by ten.
+#: How many times larger than packed a file of an archive may be; photographs hardly shrink, text by a factor of ten.
 _SWELL = 200
 _SMALL = 1 << 20
 _UNSEEN = {"__MACOSX", "Thumbs.db", "desktop.ini"}
@@ -82,7 +82,7 @@ class Tree(Protocol):
 
     @property
     def lost(self) -> Sequence[Lost]:
-        """What is there by its name only: links that lead nowhere or out of the tree, folders that are closed to us."""
+        """What cannot be read: links that lead nowhere or out of the tree, and folders without permission."""
 
     def open(self, name: str) -> IO[bytes]: ...
 
@@ -108,7 +108,7 @@ class FolderTree:
         except OSError as error:
             raise BadRequest(f"cannot read {str(self._top)!r}: {error.strerror or error}") from None
         return (
-            sorted(files, key=lambda file: file.name), sorted(folders), sorted(lost, key=lambda one: one.name)
+            sorted(files, key=lambda file: file.name), sorted(folders), sorted(lost, key=lambda entry: entry.name)
         )
 
     @property
@@ -161,7 +161,7 @@ class FolderTree:
         """What is directly in a folder, by its name there, sorted; hidden files left out."""
         listed: list[File | Lost | _Below] = []
         with os.scandir(os.path.realpath(folder)) as entries:
-            for entry in sorted(entries, key=lambda one: one.name):
+            for entry in sorted(entries, key=lambda each: each.name):
                 if entry.name.startswith(".") or entry.name in _UNSEEN:
                     continue
                 about = self._stat(entry)
@@ -203,7 +203,7 @@ class ZipTree:
             check_regular(path)
             self._archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-            raise BadRequest(f"{str(path)!r} is no zip archive that can be read: {error}") from None
+            raise BadRequest(f"{str(path)!r} is not a readable zip archive: {error}") from None
         self._infos: dict[str, zipfile.ZipInfo] = {}
         folders: set[str] = set()
         for info in self._archive.infolist():
@@ -242,7 +242,7 @@ def _safe_name(info: zipfile.ZipInfo, archive: Path) -> str:
     elif info.flag_bits & 1:
         wrong = "is encrypted"
     elif info.file_size > _SMALL and info.file_size > _SWELL * max(1, info.compress_size):
-        wrong = f"swells from {info.compress_size:,} to {info.file_size:,} bytes"
+        wrong = f"expands from {info.compress_size:,} to {info.file_size:,} bytes"
     if wrong:
         raise BadRequest(f"{str(archive)!r} is not read: '{shown(name)}' in it {wrong}; pack the images again")
     return name

@@ -19,7 +19,7 @@ from velodrome.printable import shown
 
 #: What a cell without a value holds, in small letters.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", "#n/a", "<na>"))
-#: From this share of numbers on, a cell that is none is a mistake.
+#: From this share of numbers on, a cell that is not a number is a mistake.
 MOSTLY = 0.9
 #: Different values of a column of categories.
 MOST_CATEGORIES = 65_536
@@ -131,7 +131,7 @@ class Tally:
 
 
 class NumberBuilder:
-    """Collects a column of numbers, a piece at a time; what is none is a fault."""
+    """Collects a column of numbers, a piece at a time; a cell that is not a number is a fault."""
 
     def __init__(self, name: str, faults: Faults) -> None:
         self._name, self._faults = name, faults
@@ -168,7 +168,7 @@ class NumberBuilder:
             except ValueError:
                 sound[row] = False
                 what = _FORMULA if cell.lstrip().startswith("=") else (
-                    f"cells of column {shown(self._name)!r} that are no numbers like the others"
+                    f"cells of column {shown(self._name)!r} that are not numbers like the others"
                 )
                 self._faults.add(what, places[row], cell)
         return values, sound

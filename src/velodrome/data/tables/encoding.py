@@ -138,7 +138,7 @@ class Encoding:
     def from_json(cls, fields: Mapping[str, Any]) -> Encoding:
         """What `as_json` wrote; `ValueError` if it is something else."""
         if not isinstance(fields, Mapping):
-            raise ValueError("the columns are no object with features and targets")
+            raise ValueError("the columns are not an object with features and targets")
         parts = []
         for part in ("features", "targets"):
             columns = fields.get(part)
@@ -159,7 +159,7 @@ def _column(fields: Any) -> Scaled | Indexed:
             return Scaled(name, mean, deviation)
         case {"kind": "category", "name": str(name), "how": "onehot" | "index" as how,
               "categories": list(names) | tuple(names)}:
-            if not all(isinstance(one, str) for one in names):
+            if not all(isinstance(category, str) for category in names):
                 raise ValueError(f"the categories of column {shown(name)!r} are not texts")
             return Indexed(name, tuple(names), how)
     raise ValueError(f"a column is described by {shown(fields)}, which is neither of numbers nor of categories")

@@ -145,7 +145,7 @@ def _with_large_classes(
             f"needs two{faults.because}"
         )
     codes = (np.cumsum(trained) - 1)[column.codes[kept]].astype(np.int32)
-    names = tuple(one for one, any_ in zip(column.names, trained, strict=True) if any_)
+    names = tuple(word for word, any_ in zip(column.names, trained, strict=True) if any_)
     return table.rows(kept), parts[kept], Targets(targets.task, {head: Categories(codes, names)}, targets.note)
 
 

@@ -17,9 +17,10 @@ from velodrome.engines.deepspeed.zero_optimizer import ZeroOptimizer
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
-from velodrome.engines.torch.strategies.fsdp import TogetherLearner
+from velodrome.engines.torch.strategies.fsdp import LockstepLearner
+from velodrome.engines.torch.torch_optimizers import torch_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -47,7 +48,7 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
     return connect(context, gpus=gpus, trains_in_default=True), ZeroLearner
 
 
-class ZeroLearner(TogetherLearner):
+class ZeroLearner(LockstepLearner):
     """`deepspeed.initialize` wraps the model and the optimizer; `backward` and `step` of its engine train.
 
     Gradients are reduced in the order in which they are computed, so a process without examples must compute, too.
@@ -57,7 +58,7 @@ class ZeroLearner(TogetherLearner):
         job = self._context.job
         self._refuse_few_examples()
         self.loss_factor = float(self._transport.size)  # DeepSpeed averages over the processes
-        model, (kind, settings) = self._network.forward, torch_optimizer(job)
+        model, (kind, settings) = self._network.module, torch_optimizer(job)
         self._remember_inputs(model)
         for value in (*model.parameters(), *model.buffers()):
             value.data = value.data.contiguous()  # DeepSpeed takes no other layout, as of convolutions

@@ -14,7 +14,8 @@ from deepspeed.utils import (
 )
 from torch.nn.functional import pad
 
-from velodrome.engines.torch.optimizer import STOCK_SLOTS, Gradients, Optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.torch_optimizers import STOCK_SLOTS
 from velodrome.job.job import Job
 
 

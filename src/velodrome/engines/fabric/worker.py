@@ -12,9 +12,10 @@ from torch import nn
 
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Optimizer, make_optimizer
+from velodrome.engines.torch.optimizer import Optimizer
 from velodrome.engines.torch.process_group import connect
 from velodrome.engines.torch.strategies.ddp import PreparedDdpLearner
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
 
@@ -49,7 +50,7 @@ class SingleLearner(_SetUp):
     """One process."""
 
     def _wrapped(self) -> nn.Module:
-        return self._fabric.setup_module(self._network.forward)
+        return self._fabric.setup_module(self._network.module)
 
 
 class DdpLearner(_SetUp, PreparedDdpLearner):

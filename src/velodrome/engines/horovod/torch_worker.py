@@ -34,7 +34,7 @@ class HorovodLearner(TorchLearner):
             tensor.data = tensor.data.contiguous()
         super().__init__(context, network, transport, device)
         self.loss_factor = float(transport.size)  # Horovod divides by the number of processes
-        named = [(name, one) for name, one in self._model.named_parameters() if one.requires_grad]
+        named = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
         # Only its hooks and `synchronize` are used: the learner's own optimizer makes the steps.
         self._exchange = hvd.DistributedOptimizer(
             torch.optim.SGD(self._trained, lr=0.0), named_parameters=named,

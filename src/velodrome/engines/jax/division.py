@@ -72,32 +72,32 @@ class Division:
         """The whole tensors of which the processes have parts."""
         if not self.divided:
             return parts
-        found: Arrays = {}
+        tensors: Arrays = {}
         for names in self._together:
             rows = lax.all_gather(_joined([parts[name] for name in names]), AXIS)
             cuts = np.cumsum([len(parts[name]) for name in names])[:-1].tolist()
             for name, piece in zip(names, jnp.split(rows, cuts, axis=1), strict=True):
                 shape = self._shapes[name]
-                found[name] = piece.reshape(-1)[: math.prod(shape)].reshape(shape)
-        return {name: found[name] for name in self._shapes}
+                tensors[name] = piece.reshape(-1)[: math.prod(shape)].reshape(shape)
+        return {name: tensors[name] for name in self._shapes}
 
     def summed(self, gradients: Arrays) -> Arrays:
         """The sum of the processes' gradients; where weights are divided, this process's part of it."""
         if self.mesh.size == 1 and not self.divided:
             return gradients
-        found: Arrays = {}
+        sums: Arrays = {}
         for names in self._together:
             rows = [self._rows(gradients[name], jnp) for name in names]
             total = lax.psum(_joined(rows, axis=1), AXIS)
             cuts = np.cumsum([row.shape[1] for row in rows])[:-1].tolist()
             mine = total[lax.axis_index(AXIS)] if self.divided else total[0]
             for name, piece in zip(names, jnp.split(mine, cuts), strict=True):
-                found[name] = piece if self.divided else piece.reshape(self._shapes[name])
-        return {name: found[name] for name in self._shapes}
+                sums[name] = piece if self.divided else piece.reshape(self._shapes[name])
+        return {name: sums[name] for name in self._shapes}
 
     def norm(self, gradients: Arrays) -> jax.Array:
         """The norm of what `summed` returned, over all processes."""
-        squares = jnp.stack([jnp.square(one).sum() for one in gradients.values()]).sum()
+        squares = jnp.stack([jnp.square(array).sum() for array in gradients.values()]).sum()
         return jnp.sqrt(lax.psum(squares, AXIS) if self.divided else squares)
 
     def _rows(self, tensor: Any, library: Any) -> Any:
@@ -120,7 +120,7 @@ class Division:
     def collect(self, parts: Arrays) -> Values:
         """The whole tensors, in the memory of this process; called in lockstep where they are divided."""
         whole = self._collect(parts) if self.divided else parts
-        return {name: np.array(local(one)) for name, one in whole.items()}
+        return {name: np.array(local(array)) for name, array in whole.items()}
 
 
 def _joined(arrays: list[Any], axis: int = 0) -> jax.Array:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax import lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
-from velodrome import files
 from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_all, in_each, local, over
-from velodrome.engines.jax.optimizer import make_optimizer
 from velodrome.errors import PeerLost, headline
-from velodrome.models.initial_weights import read_matching
-from velodrome.models.recipe import DESCRIPTION, README
-from velodrome.tasks.counts import Counts
+from velodrome.job.job import Job
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner, State
-from velodrome.worker.transport_learner import gather
+from velodrome.worker.learner import State
+from velodrome.worker.zoo_learner import ZooLearner
 
-WEIGHTS = "model.safetensors"
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)
 
 
@@ -57,29 +51,25 @@ class Made(NamedTuple):
     carried: Any
 
 
-class JaxLearner(Learner):
+class JaxLearner(ZooLearner):
     """One process's part of a network that all processes train by the same compiled loop over a mesh of them."""
 
+    engine, loaded = "jax", "apply, tensors"
+
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
-        self._context, self._transport, self._mesh = context, transport, mesh
-        job = context.job
+        super().__init__(context, transport)
+        self._mesh, job = mesh, context.job
         self._dtype = job.weights_dtype
         self._network = self._build()
         weights, self._buffer_names = dict(self._network.weights), [*self._network.buffers]
         values: Values = {**weights, **self._network.buffers}
-        if context.saved_model is not None:
-            values |= load_file(context.saved_model / WEIGHTS)
-        elif job.weights:
-            given, notes = read_matching(job.weights, {name: value.shape for name, value in values.items()})
-            values |= {name: value.astype(self._dtype) for name, value in given.items()}
-            for note in notes if context.is_chief else ():
-                context.events.emit("warning", message=note)
+        given = self.initial_values({name: value.shape for name, value in values.items()})
+        values |= {name: value.astype(self._dtype) for name, value in given.items()}
         self.parameters = sum(value.size for value in weights.values())
         shapes = {name: value.shape for name, value in weights.items()}
         self._division = Division(shapes, mesh, divided=job.strategy == "fsdp")
         self._optimizer = make_optimizer(job)
         self._trained = self._begun(values)
-        self._rates: NDArray[np.float64] = np.array([job.rate])
         self._collected: Values | None = None
 
     def _begun(self, values: Values) -> Trained:
@@ -87,7 +77,7 @@ class JaxLearner(Learner):
         division = self._division
         weights = division.place(values)
         shapes = jax.eval_shape(self._optimizer.init, weights)
-        self._optimizer_specs = jax.tree.map(lambda one: division.spec if one.ndim else P(), shapes)
+        self._optimizer_specs = jax.tree.map(lambda array: division.spec if array.ndim else P(), shapes)
         begin = jax.jit(over(self._mesh, self._optimizer.init, (division.spec,), self._optimizer_specs))
         return Trained(
             weights, self._placed_buffers(values), begin(weights),
@@ -115,10 +105,6 @@ class JaxLearner(Learner):
     def _prepare_evaluation(self) -> None:
         """Evaluate something, so that it is compiled."""
 
-    @abstractmethod
-    def _description(self) -> dict[str, Any]:
-        """What is required, besides the weights, to load the model."""
-
     # -- the compiled loop
 
     def _steps(
@@ -128,12 +114,12 @@ class JaxLearner(Learner):
         changes beside the weights: what it carries on, the loss of every step, and how many answers were right. `feed`
         is what this process trains on, `shared` the batch and learning rate of every step."""
         job, division = self._context.job, self._division
-        (carried, losses, right), feed = jax.tree.map(lambda one: one[0], (own, feed))
+        (carried, losses, right), feed = jax.tree.map(lambda array: array[0], (own, feed))
         batch, rates = shared
 
         def step(number: jax.Array, loop: Any) -> Any:
             now, carried, losses, right = loop
-            buffers = {name: one[0] for name, one in now.buffers.items()}
+            buffers = {name: array[0] for name, array in now.buffers.items()}
 
             def mean_loss(weights: Arrays) -> tuple[jax.Array, tuple[jax.Array, Made]]:
                 summed, made = self._loss({**weights, **buffers}, carried, feed, number)
@@ -143,19 +129,19 @@ class JaxLearner(Learner):
             gradients = division.summed(gradients)
             if job.clip_norm is not None:
                 factor = jnp.minimum(1.0, job.clip_norm / division.norm(gradients)).astype(summed.dtype)
-                gradients = {name: one * factor for name, one in gradients.items()}
+                gradients = {name: array * factor for name, array in gradients.items()}
             changes, optimizer = self._optimizer.update(gradients, now.optimizer, now.weights)
-            weights = {name: one - rates[number] * changes[name] for name, one in now.weights.items()}
+            weights = {name: array - rates[number] * changes[name] for name, array in now.weights.items()}
             # The first update of the average copies.
             weight = jnp.where(now.updates == 0, 1.0, 1.0 - (job.ema or 0.0)).astype(summed.dtype)
-            average = {name: one + weight * (weights[name] - one) for name, one in now.average.items()}
-            changed = {name: one[None] for name, one in {**buffers, **made.buffers}.items()}
+            average = {name: array + weight * (weights[name] - array) for name, array in now.average.items()}
+            changed = {name: array[None] for name, array in {**buffers, **made.buffers}.items()}
             after = Trained(weights, changed, optimizer, average, now.updates + 1)
             return after, made.carried, losses.at[number].set(summed), right.at[number].set(made.right)
 
         begin = (trained, carried, losses, right)
         trained, *own = lax.fori_loop(first, last, step, begin) if self._network.loops else step(first, begin)
-        return trained, jax.tree.map(lambda one: one[None], tuple(own))
+        return trained, jax.tree.map(lambda array: array[None], tuple(own))
 
     def prepare(self) -> None:
         """Compile what training and evaluation call, which takes seconds; no process begins before all have it."""
@@ -204,28 +190,16 @@ class JaxLearner(Learner):
 
     # -- training
 
-    def set_rate(self, rate: float) -> None:
-        self._rates = np.array([rate])
-
-    def set_rates(self, rates: NDArray[np.float64]) -> None:
-        self._rates = rates
-
     def _rates_of(self, steps: int) -> NDArray[Any]:
         """The learning rates of an epoch's steps; the last one again, where there are fewer."""
         rates: NDArray[Any] = self._rates[np.minimum(np.arange(steps), len(self._rates) - 1)]
         return rates.astype(self._dtype)
 
-    def agree(self, number: int) -> int:
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
-
     def average_statistics(self) -> None:
         if not self._buffer_names or self._transport.size == 1:
             return
-        values = {name: np.array(local(one)[0], np.float64) for name, one in self._trained.buffers.items()}
-        flat = self._sum_vector(np.concatenate([value.ravel() for value in values.values()])) / self._transport.size
+        values = {name: np.array(local(array)[0], np.float64) for name, array in self._trained.buffers.items()}
+        flat = self.sum_vector(np.concatenate([value.ravel() for value in values.values()])) / self._transport.size
         pieces = np.split(flat, np.cumsum([value.size for value in values.values()])[:-1])
         means = {
             name: piece.reshape(value.shape).astype(self._dtype)
@@ -239,38 +213,27 @@ class JaxLearner(Learner):
         if self._division.divided:
             with self._together():
                 return {**self._division.collect(weights), **self._buffers()}
-        return {**{name: local(one) for name, one in weights.items()}, **self._buffers()}
+        return {**{name: local(array) for name, array in weights.items()}, **self._buffers()}
 
     def _buffers(self) -> Arrays:
-        return {name: local(one)[0] for name, one in self._trained.buffers.items()}
-
-    def total(self, counts: Counts) -> Counts:
-        names = self._context.task.counted
-        return Counts.of(self._sum_vector(counts.vector(names)), names)
-
-    def _sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        self._transport.all_reduce(vector)
-        return vector
-
-    def gather(self, data: bytes) -> list[bytes]:
-        return gather(data, self._transport.rank, self._transport.size, self._sum_vector)
+        return {name: local(array)[0] for name, array in self._trained.buffers.items()}
 
     # -- what is stored
 
     def collect_model(self) -> None:
-        self._collected = {name: np.array(one) for name, one in self._evaluated().items()}
+        self._collected = {name: np.array(array) for name, array in self._evaluated().items()}
 
     def collect_state(self) -> None:
         trained, collect = self._trained, self._division.collect
         with self._together():
-            found: State = dict(collect(trained.weights))
-            found |= {name: np.array(one) for name, one in self._buffers().items()}
+            state: State = dict(collect(trained.weights))
+            state |= {name: np.array(array) for name, array in self._buffers().items()}
             if trained.average:
-                found |= {f"average.{name}": value for name, value in collect(trained.average).items()}
+                state |= {f"average.{name}": value for name, value in collect(trained.average).items()}
             for index, kept in enumerate(_leaves(trained.optimizer)):
                 values = collect(kept) if isinstance(kept, dict) else {"": np.array(local(kept))}
-                found |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
-        self._state = {**found, "updates": np.array(local(trained.updates))}
+                state |= {f"optimizer.{index}.{name}": value for name, value in values.items()}
+        self._state = {**state, "updates": np.array(local(trained.updates))}
 
     def state(self) -> State:
         return self._state
@@ -287,18 +250,9 @@ class JaxLearner(Learner):
             place(averages) if averages else {}, in_all(self._mesh, np.int32(state["updates"])),
         )
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        job = self._context.job
+    def _saved_tensors(self) -> Values:
         assert self._collected is not None
-        with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file({name: np.ascontiguousarray(value) for name, value in self._collected.items()}, partial)
-        about = {"engine": "jax", "model": job.model, "dtype": job.dtype, "file": WEIGHTS, **self._description()}
-        files.write_text(folder / README, _readme(about, folder), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
-
-    def close(self) -> None:
-        self._transport.close()
+        return self._collected
 
 
 def _below(state: State, prefix: str) -> Values:
@@ -306,8 +260,8 @@ def _below(state: State, prefix: str) -> Values:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _is_dict(one: Any) -> bool:
-    return isinstance(one, dict)
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _leaves(optimizer: Any) -> list[Any]:
@@ -315,11 +269,11 @@ def _leaves(optimizer: Any) -> list[Any]:
     return jax.tree.leaves(optimizer, is_leaf=_is_dict)
 
 
-def _readme(about: dict[str, Any], folder: Path) -> str:
-    return "\n".join([
-        f"# Model `{about['model']}`, trained by Velodrome", "",
-        f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that both "
-        "engines can start from them (`--weights`). In the environment of `velodrome engines install jax`:", "",
-        "```python", "from pathlib import Path", "", "from velodrome.engines.jax.saved import load", "",
-        f"apply, tensors = load(Path({str(folder.resolve())!r}))", "```", "",
-    ])
+def make_optimizer(job: Job) -> optax.GradientTransformation:
+    """What turns gradients into the step that is subtracted, for a learning rate of 1."""
+    adam = optax.scale_by_adam(*ADAM_BETAS, eps=1e-8)
+    if job.optimizer == "adamw":
+        return optax.chain(adam, optax.add_decayed_weights(job.decay_of_weights))
+    kinds = {"sgd": optax.identity(), "momentum": optax.trace(MOMENTUM, nesterov=job.nesterov), "adam": adam}
+    chosen = kinds[job.optimizer]
+    return optax.chain(optax.add_decayed_weights(job.decay_of_weights), chosen) if job.decay_of_weights else chosen

@@ -9,9 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from velodrome.engines.jax.division import AXIS
-from velodrome.engines.jax.gloo import listen_at
-from velodrome.engines.jax.images import ImageLearner
-from velodrome.engines.jax.text import TextLearner
+from velodrome.engines.jax.tasks import ImageLearner, TextLearner
 from velodrome.errors import PeerLost, headline
 from velodrome.transport.base import Alone, Transport
 from velodrome.transport.interfaces import address_towards
@@ -20,7 +18,6 @@ from velodrome.transport.star import StarTransport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.sampler import computing
-from velodrome.worker.transport_learner import warn_of_zoo_model
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
 _LIMIT_SECONDS = 7 * 24 * 3600
@@ -36,7 +33,6 @@ def train(context: Context) -> None:
     _ = context.data  # a phase of its own
     learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
     with context.events.phase("build"):
-        warn_of_zoo_model(context)
         with computing(context.status):  # compiling takes seconds, on a busy machine many
             learner = learner_class(context, transport, mesh)
             learner.prepare()
@@ -70,6 +66,30 @@ def _connect(context: Context) -> Transport:
     except RuntimeError as error:
         raise PeerLost(f"lost another worker while joining: {headline(str(error))}") from error
     return transport
+
+
+def listen_at(address: str) -> bool:
+    """Let collectives of CPUs listen at an address of this host; called before JAX makes its first device.
+
+    JAX itself lets gloo listen at the address of the host's name, and has no option for it; the private function that
+    makes its CPU client takes the collectives to use. Returns whether this JAX has what that takes: it trains without,
+    too.
+    """
+    try:
+        from jax._src import distributed, xla_bridge
+        from jaxlib import _jax
+
+        make_collectives, make_client = _jax.make_gloo_tcp_collectives, xla_bridge.make_cpu_client
+        register = xla_bridge.register_backend_factory
+    except (ImportError, AttributeError):
+        return False
+
+    def client() -> object:
+        joined = distributed.global_state.client
+        return make_client(make_collectives(distributed_client=joined, hostname=address))
+
+    register("cpu", client, priority=0, fail_quietly=False)
+    return True
 
 
 class JaxTransport(StarTransport):

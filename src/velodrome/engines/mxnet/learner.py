@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -14,22 +13,18 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from velodrome import files
-from velodrome.engines.mxnet.optimizer import make_optimizer
-from velodrome.engines.mxnet.weights import load_given
-from velodrome.models.recipe import DESCRIPTION, README
+from velodrome.job.job import Job
+from velodrome.job.optimization import MOMENTUM
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import State
-from velodrome.worker.transport_learner import TransportLearner
-
-WEIGHTS = "model.safetensors"
+from velodrome.worker.zoo_learner import WEIGHTS, Values, ZooLearner
 
 
-class MxnetLearner(TransportLearner):
+class MxnetLearner(ZooLearner):
     """One worker's copy of the network.
 
     Under bsp the servers sum the gradients, and every worker makes the same update. Under asp the servers update the
@@ -37,21 +32,22 @@ class MxnetLearner(TransportLearner):
     worker r makes every n-th of the epoch's steps.
     """
 
+    engine, loaded = "mxnet", "network"
+
     def __init__(self, context: Context, transport: Transport, store: Any) -> None:
         super().__init__(context, transport)
         self._store = store
         self._alone, self._filled = store is None, False
         self._synchronous = context.strategy.synchronous
         job = context.job
-        self._network = self._build() if context.saved_model is None else self._load(context.saved_model)
+        self._network = self._build()
         self._named: dict[str, Any] = self._network.parameters_by_name()
-        if job.weights:
-            notes = load_given(self._named, job.weights)
-            for note in notes if context.is_chief else ():
-                context.events.emit("warning", message=note)
-        trained = {name: one for name, one in self._named.items() if one.grad_req != "null"}
+        shapes = {name: parameter.shape for name, parameter in self._named.items()}
+        for name, value in self.initial_values(shapes).items():
+            self._named[name].set_data(mx.nd.array(value, dtype=job.weights_dtype))
+        trained = {name: parameter for name, parameter in self._named.items() if parameter.grad_req != "null"}
         self._trained = list(trained.values())
-        self.parameters = sum(int(np.prod(one.shape)) for one in self._trained)
+        self.parameters = sum(int(np.prod(parameter.shape)) for parameter in self._trained)
         self._network.hybridize(static_alloc=True)
         self._counting = self._with_loss()
         self._counting.hybridize(static_alloc=True)
@@ -75,9 +71,9 @@ class MxnetLearner(TransportLearner):
             return
         self._filled = True
         with self._context.waiting():
-            for key, one in enumerate(self._trained):
-                self._store.init(key, one.data())
-                self._store.pull(key, out=one.data())
+            for key, parameter in enumerate(self._trained):
+                self._store.init(key, parameter.data())
+                self._store.pull(key, out=parameter.data())
             if not self._synchronous:
                 if self._transport.rank == 0:
                     self._optimizer.lr = self._rate
@@ -92,10 +88,6 @@ class MxnetLearner(TransportLearner):
         """The job's network with the weights that its seed decides."""
 
     @abstractmethod
-    def _load(self, folder: Path) -> Any:
-        """The saved network of a folder."""
-
-    @abstractmethod
     def _with_loss(self) -> Any:
         """The network with its loss as one block, which is compiled as a whole for training."""
 
@@ -103,10 +95,6 @@ class MxnetLearner(TransportLearner):
     def _train_step(self, step: int) -> Callable[[], Counts]:
         """Queue the gradients of this worker's examples of a step, divided by the whole batch; returns what waits for
         their loss and counts them."""
-
-    @abstractmethod
-    def _description(self) -> dict[str, Any]:
-        """What is required, besides the weights, to load the model."""
 
     # -- training
 
@@ -131,8 +119,8 @@ class MxnetLearner(TransportLearner):
             # The loss has seen the weights of the step before, which came from the servers; those of this step arrive
             # while the next batch is prepared.
             with self._waiting():
-                found = count()
-            counts, self._counted = counts + found, self._counted + found
+                new = count()
+            counts, self._counted = counts + new, self._counted + new
         with self._waiting():
             mx.nd.waitall()
         return counts
@@ -143,18 +131,19 @@ class MxnetLearner(TransportLearner):
 
     def _update(self) -> None:
         """Queue the update of the weights by the gradients of this worker, or of all."""
-        gradients = [one.grad() for one in self._trained]
+        gradients = [parameter.grad() for parameter in self._trained]
         self._updates += 1
         if not self._synchronous:
             self._clip(gradients)
         if not self._alone:
-            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+            for key, (parameter, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
                 # In one message each way, as Gluon's own Trainer does it.
-                self._store.pushpull(key, gradient, out=gradient if self._synchronous else one.data(), priority=-key)
+                received = gradient if self._synchronous else parameter.data()
+                self._store.pushpull(key, gradient, out=received, priority=-key)
         if self._synchronous:
             self._clip(gradients)
-            for key, (one, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
-                self._updater(key, gradient, one.data())
+            for key, (parameter, gradient) in enumerate(zip(self._trained, gradients, strict=True)):
+                self._updater(key, gradient, parameter.data())
 
     def _clip(self, gradients: list[Any]) -> None:
         """Shorten the gradient to a norm; by hand, because Gluon's own function fails with float64."""
@@ -162,19 +151,14 @@ class MxnetLearner(TransportLearner):
         if limit is None:
             return
         with self._waiting():
-            norm = math.sqrt(sum(float((one * one).sum().asscalar()) for one in gradients))
+            norm = math.sqrt(sum(float((gradient * gradient).sum().asscalar()) for gradient in gradients))
         if norm > limit:
-            for one in gradients:
-                one *= limit / norm
+            for gradient in gradients:
+                gradient *= limit / norm
 
     def agree(self, number: int) -> int:
         """Under asp a worker decides for itself: it waits for no other before the end of an epoch."""
-        if not self._synchronous:
-            return number
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
+        return super().agree(number) if self._synchronous else number
 
     def end_epoch(self) -> Counts:
         """Under asp, what the other workers counted, in the chief: it reports for all. Every worker then has the
@@ -186,8 +170,8 @@ class MxnetLearner(TransportLearner):
         self._counted = Counts()
         if not self._alone:
             with self._context.waiting():
-                for key, one in enumerate(self._trained):
-                    self._store.pull(key, out=one.data(), priority=-key)
+                for key, parameter in enumerate(self._trained):
+                    self._store.pull(key, out=parameter.data(), priority=-key)
                 mx.nd.waitall()
         return of_others if self._context.is_chief else Counts()
 
@@ -197,8 +181,8 @@ class MxnetLearner(TransportLearner):
 
     # -- what is stored
 
-    def _weights(self) -> dict[str, NDArray[Any]]:
-        return {name: one.data().asnumpy() for name, one in self._named.items()}
+    def _saved_tensors(self) -> Values:
+        return {name: parameter.data().asnumpy() for name, parameter in self._named.items()}
 
     def state(self) -> State:
         """Under asp without the optimizer's state, which MXNet's servers keep to themselves."""
@@ -206,29 +190,20 @@ class MxnetLearner(TransportLearner):
             f"optimizer.{key}.{number}": slot.asnumpy()
             for key, kept in self._updater.states.items() for number, slot in enumerate(_slots(kept))
         }
-        return {**self._weights(), **slots, "optimizer.updates": np.array(self._updates)}
+        return {**self._saved_tensors(), **slots, "optimizer.updates": np.array(self._updates)}
 
     def load(self, state: State) -> None:
-        for name, one in self._named.items():
-            one.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
+        for name, parameter in self._named.items():
+            parameter.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
         # Under asp the servers' optimizer begins anew, and with it the count by which Adam corrects its first steps.
         self._start(int(state["optimizer.updates"]) if self._synchronous else 0)
         if not self._synchronous:
             return
-        for key, one in enumerate(self._trained):
-            kept = self._optimizer.create_state_multi_precision(key, one.data())
+        for key, parameter in enumerate(self._trained):
+            kept = self._optimizer.create_state_multi_precision(key, parameter.data())
             for number, slot in enumerate(_slots(kept)):
                 slot[:] = mx.nd.array(state[f"optimizer.{key}.{number}"], dtype=slot.dtype)
             self._updater.states[key], self._updater.states_synced[key] = kept, True
-
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        job = self._context.job
-        with files.atomic_path(folder / WEIGHTS) as partial:
-            save_file(self._weights(), partial)
-        about = {"engine": "mxnet", "model": job.model, "dtype": job.dtype, "file": WEIGHTS, **self._description()}
-        files.write_text(folder / README, _readme(about, folder), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
 
     def close(self) -> None:
         super().close()
@@ -246,16 +221,20 @@ def _slots(kept: Any) -> list[Any]:
 def restore(network: Any, folder: Path, dtype: str) -> Any:
     """Give a network the weights of a saved model."""
     stored = load_file(folder / WEIGHTS)
-    for name, one in network.parameters_by_name().items():
-        one.set_data(mx.nd.array(stored[name], dtype=dtype))
+    for name, parameter in network.parameters_by_name().items():
+        parameter.set_data(mx.nd.array(stored[name], dtype=dtype))
     return network
 
 
-def _readme(about: dict[str, Any], folder: Path) -> str:
-    return "\n".join([
-        f"# Model `{about['model']}`, trained by Velodrome", "",
-        f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that both "
-        "engines can start from them (`--weights`). In the environment of `velodrome engines install mxnet`:", "",
-        "```python", "from pathlib import Path", "", "from velodrome.engines.mxnet.saved import load", "",
-        f"network = load(Path({str(folder.resolve())!r}))", "```", "",
-    ])
+def make_optimizer(job: Job, updates: int = 0) -> Any:
+    """The job's optimizer after so many updates; its learning rate is set before every epoch."""
+    # Gradients arrive divided by the batch.
+    plain: dict[str, Any] = {"learning_rate": job.rate, "wd": 0.0, "rescale_grad": 1.0, "begin_num_update": updates}
+    if job.optimizer == "sgd":
+        return mx.optimizer.SGD(**plain)
+    if job.optimizer == "momentum" and job.nesterov:
+        return mx.optimizer.NAG(momentum=MOMENTUM, **plain)
+    if job.optimizer == "momentum":
+        return mx.optimizer.SGD(momentum=MOMENTUM, **plain)
+    assert job.optimizer == "adam", "others are refused before anything starts"
+    return mx.optimizer.Adam(**plain)

@@ -31,17 +31,14 @@ def _work(context: Context) -> None:
     with context.events.phase("import"):
         import mxnet as mx
 
-        from velodrome.engines.mxnet.images import ImageLearner
-        from velodrome.engines.mxnet.text import TextLearner
+        from velodrome.engines.mxnet.tasks import ImageLearner, TextLearner
         from velodrome.worker import loop
-        from velodrome.worker.transport_learner import warn_of_zoo_model
 
     with context.events.phase("connect"), context.waiting():
         transport, store = _connect(context, mx)
     _ = context.data  # a phase of its own
     learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
     with context.events.phase("build"):
-        warn_of_zoo_model(context)
         learner = learner_class(context, transport, store)
     loop.run(context, learner)
 

@@ -1,12 +1,13 @@
-"""Synchronous training with one flat gradient summed by MPI: TensorFlow computes, a transport all-reduces.
+"""Synchronous training with one flat gradient buffer: TensorFlow computes, a transport all-reduces.
 
 A call into TensorFlow applies the gradient that was summed last and computes the next one. Where possible the gradient
-is summed in the tensor's own memory and passed back to TensorFlow, so that it is never copied (`tensor_memory.py`).
-"""
+is summed in the tensor's own memory and passed back to TensorFlow, so that it is never copied."""
 
 from __future__ import annotations
 
+import ctypes
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,39 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import FlatModel
+from velodrome.engines.tensorflow.optimizers import steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas, traced
 from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.engines.tensorflow.tensor_memory import writable_memory
+from velodrome.engines.tensorflow.weights import ReplicaWeights
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.transport_learner import connect_mpi
+
+
+def writable_memory(tensor: tf.Tensor) -> NDArray[Any] | None:
+    """The tensor's memory as a flat array, or None if it cannot be written in place. Write only to a tensor that you
+    alone hold."""
+    return _view(tensor) if "CPU" in tensor.device and available() else None
+
+
+@cache
+def available() -> bool:
+    """Whether what is written through the view appears in the tensor."""
+    with tf.device("CPU:0"):
+        tensor = tf.zeros([64]) + 1  # computed, not a constant: nothing else holds its memory
+    try:
+        _view(tensor)[:] = np.arange(64)
+    except (TypeError, ValueError, BufferError, AttributeError):
+        return False
+    return bool(np.array_equal(tf.identity(tensor).numpy(), np.arange(64)))
+
+
+def _view(tensor: tf.Tensor) -> NDArray[Any]:
+    lent = np.asarray(memoryview(tensor))
+    memory = (ctypes.c_char * lent.nbytes).from_address(lent.ctypes.data)
+    return np.frombuffer(memoryview(memory), lent.dtype)
 
 
 class AllReduce(Replicas):
@@ -31,13 +57,13 @@ class AllReduce(Replicas):
 
     def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
         self._transport = transport
-        super().__init__(context, network, tf.distribute.get_strategy(), [None])
+        strategy = tf.distribute.get_strategy()
+        self._flat = ReplicaWeights(context.job, network, strategy, steps_of_epoch(context))
+        super().__init__(context, network, self._flat, strategy, [None])
         self.implementation = network.implementation(context.strategy, "mpi")
-        initial = self._weights.numpy()
+        initial = self._flat.buffer.numpy()
         transport.broadcast(initial)
-        self._weights.assign(initial)
-        if self._average is not None:
-            self._average.assign(initial)
+        self._flat.start_from(initial)
 
     def _functions(self) -> tuple[Any, Any, Any]:
         # What stays the same for many steps is kept in variables: arguments cost time in each call.
@@ -45,7 +71,7 @@ class AllReduce(Replicas):
         self._current_inputs: Any = None
         self._step = tf.Variable(0, dtype=tf.int64)
         self._update = tf.Variable(0, dtype=tf.int64)
-        flat = tf.TensorSpec([self._weights.shape[0] + int(self._network.by_total)], self._network.dtype)
+        flat = tf.TensorSpec([self._flat.buffer.shape[0] + int(self._network.by_total)], self._network.dtype)
         self._start = traced(self._compute)
         self._continue = traced(self._apply_and_compute, flat)
         self._finish = traced(self._apply_summed, flat)
@@ -55,10 +81,10 @@ class AllReduce(Replicas):
         step = self._step.assign_add(1).read_value() - 1
         inputs = tf.nest.map_structure(lambda variable: variable.read_value(), self._input_variables)
         batch = self._feed.batch(inputs, step)
-        return self._gradient(0, self._weights.read_value(), self._network.layout.layers, batch)
+        return self._gradient(0, batch)
 
     def _apply_summed(self, gradient: tf.Tensor) -> None:
-        self._apply(gradient, self._update.assign_add(1).read_value())
+        self._flat.apply(gradient, self._update.assign_add(1).read_value())
 
     def _apply_and_compute(self, gradient: tf.Tensor) -> tf.Tensor:
         self._apply_summed(gradient)

@@ -13,9 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from velodrome.engines.tensorflow import batches as batches
-from velodrome.engines.tensorflow.batches import Constants, ReplicaBatches, constants_of
-from velodrome.engines.tensorflow.examples import Examples, Source
+from velodrome.engines.tensorflow.examples import (
+    PARTS,
+    STEPS,
+    Constants,
+    Examples,
+    ReplicaBatches,
+    Source,
+    constants_of,
+    evaluation_partition,
+    gather_batch,
+    step_index,
+)
 from velodrome.engines.tensorflow.flat import Batch
 from velodrome.tasks.schedule import Partition, Schedule, TextSchedule, Words
 from velodrome.tasks.schedule import evaluation_rows as rows_of_text
@@ -24,9 +33,6 @@ from velodrome.worker.learner import Part
 
 #: Bytes of inputs that a window of a streamed data set holds.
 WINDOW_BYTES = 4 << 20
-
-
-PARTS = ("train", "validation", "test")
 
 
 class Window(NamedTuple):
@@ -74,7 +80,7 @@ class HeldWindows:
         self, source: Source, tensors: Examples, partitions: Sequence[Partition], constants: Constants | None = None
     ) -> None:
         self._inputs = [
-            ReplicaBatches(batches.step_index(partition), tensors, constants or {}) for partition in partitions
+            ReplicaBatches(step_index(partition), tensors, constants or {}) for partition in partitions
         ]
         self._length = steps_per_window(source, partitions)
 
@@ -107,7 +113,7 @@ class StreamedWindows:
             offsets = partition.offsets[first : last + 1]
             wanted = partition.indices[offsets[0] : offsets[-1]]
             places = np.arange(len(wanted), dtype=np.int64)
-            index = batches.step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
+            index = step_index(Partition(places, offsets - offsets[0], partition.batch[first:last]))
             if not len(wanted):
                 wanted = np.zeros(1, np.int64)  # what an empty step holds
             inputs.append(ReplicaBatches(index, self._source.read(wanted, self._epoch), self._constants))
@@ -133,10 +139,10 @@ class IndexFeed(Feed):
 
     def __init__(self, context: Context, ranks: range) -> None:
         self._context, self._ranks, self._world = context, ranks, context.job.workers
-        self._sources = {part: Source(getattr(context.data, part), context.data.kind) for part in PARTS}
+        self._sources = {part: Source(getattr(context.data, part)) for part in PARTS}
         self._constants = {part: constants_of(context.task, context.data, part) for part in PARTS}
         fixed = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in self._constants["train"].items()}
-        self.spec = ReplicaBatches(batches.STEPS, self._sources["train"].spec, fixed)
+        self.spec = ReplicaBatches(STEPS, self._sources["train"].spec, fixed)
         self._tensors: dict[str, Examples] = {}
         self._thread = ThreadPoolExecutor(1)
         self._epoch: HeldWindows | StreamedWindows
@@ -157,11 +163,11 @@ class IndexFeed(Feed):
 
     def evaluation(self, part: Part) -> Iterator[Window]:
         examples = len(self._sources[part])
-        partitions = [batches.evaluation_partition(examples, rank, self._world) for rank in self._ranks]
+        partitions = [evaluation_partition(examples, rank, self._world) for rank in self._ranks]
         return self._windows(part, partitions).windows(0, partitions[0].steps)
 
     def batch(self, inputs: Any, step: tf.Tensor) -> Batch:
-        return batches.gather_batch(inputs, step)
+        return gather_batch(inputs, step)
 
 
 class Rows(NamedTuple):

@@ -1,8 +1,7 @@
 """A Keras model as a function of one flat buffer of weights: what all tasks have in common, and how it is saved.
 
 The model's own variables only give shapes and initial values. The weights that train belong to the learners, so the
-same model works under every strategy, without Keras' variable wrappers.
-"""
+same model works under every strategy, without Keras' variable wrappers."""
 
 from __future__ import annotations
 
@@ -17,12 +16,59 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.catalog.base import Strategy
-from velodrome.engines.tensorflow import given_weights, model_file
-from velodrome.engines.tensorflow.layout import Layout
+from velodrome.engines.tensorflow import model_file
 from velodrome.job.job import Job
+from velodrome.models.generators import KINDS, Generator, Generators, of_model
 from velodrome.tasks.counts import Counts
 
 Array = NDArray[Any]
+
+#: Numbers in a row: 64 bytes of float32, 128 of float64.
+_ROW = 16
+
+
+class Layout:
+    """Where each weight tensor of a model lies in the buffer."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._shapes = list(shapes)
+        self._sizes = [int(np.prod(shape)) for shape in shapes]
+        numbers = range(len(self._sizes))
+        self._aligned = [number for number in numbers if self._sizes[number] % _ROW == 0]
+        self._unaligned = [number for number in numbers if self._sizes[number] % _ROW]
+        self.parameters = sum(self._sizes)
+        #: Zeros at the end.
+        self._padding = -self.parameters % _ROW
+
+    def pack(self, weights: Array) -> Array:
+        """The buffer, from the concatenated weights in the model's order."""
+        parts = np.split(weights, np.cumsum(self._sizes)[:-1])
+        padding = np.zeros(self._padding, weights.dtype)
+        return np.concatenate([*(parts[number] for number in [*self._aligned, *self._unaligned]), padding])
+
+    def unpack(self, buffer: Array) -> Array:
+        """The concatenated weights in the model's order, from the buffer."""
+        order = [*self._aligned, *self._unaligned]
+        parts = dict(zip(order, np.split(buffer, np.cumsum([self._sizes[number] for number in order])), strict=False))
+        return np.concatenate([parts[number] for number in range(len(order))])
+
+    def layers(self, buffer: tf.Tensor) -> list[tf.Tensor]:
+        """Each layer's weights as views of the buffer, in a graph."""
+        rows = [self._sizes[number] // _ROW for number in self._aligned]
+        parts: dict[int, tf.Tensor] = {}
+        if self._aligned:
+            *aligned, buffer = tf.split(tf.reshape(buffer, [-1, _ROW]), [*rows, -1])
+            parts |= dict(zip(self._aligned, aligned, strict=True))
+        if self._unaligned:
+            sizes = [self._sizes[number] for number in self._unaligned]
+            unaligned = tf.split(tf.reshape(buffer, [-1]), [*sizes, self._padding])
+            parts |= dict(zip(self._unaligned, unaligned, strict=False))
+        return [tf.reshape(parts[number], shape) for number, shape in enumerate(self._shapes)]
+
+    def buffer(self, layers: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The buffer from each layer's weights, in a graph."""
+        parts = [tf.reshape(layers[number], [-1]) for number in [*self._aligned, *self._unaligned]]
+        return tf.concat([*parts, tf.zeros([self._padding], parts[0].dtype)], 0)
 
 
 class Batch(NamedTuple):
@@ -85,7 +131,7 @@ class FlatModel(ABC):
         #: What keeps a weight within bounds after every update, as Keras' layers may have it; None for most.
         self._constraints = [variable.constraint for variable in self.trainable]
         if job.weights is not None:
-            self.notes = (*self.notes, *given_weights.load(model, job.weights))
+            self.notes = (*self.notes, *model_file.load_given(model, job.weights))
 
     @property
     def counts_size(self) -> int:
@@ -133,17 +179,13 @@ class FlatModel(ABC):
     def initial_statistics(self, rank: int) -> list[Array]:
         """Statistics of an untrained model, as a rank starts with them."""
 
-    @abstractmethod
     def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
         """Rank 0's statistics, adapted to another rank."""
+        return [np.array(value) for value in values]
 
-    @abstractmethod
     def is_averaged(self, index: int) -> bool:
         """Whether a statistic is averaged over the workers."""
-
-    @abstractmethod
-    def random_states(self) -> list[bool]:
-        """Which of the statistics are states of random number generators."""
+        return False
 
     @abstractmethod
     def gradient(
@@ -172,11 +214,19 @@ class FlatModel(ABC):
         know about it, as sentences. A model of the zoo is known to be saved whole."""
         return ()
 
+    def generators(self) -> Generators:
+        """The random number generators of any kind that the model or one of its layers holds.
+
+        The states of Keras' own generators are variables of the model. That of `tf.random.uniform` and its like is
+        inside TensorFlow's kernels and cannot be saved.
+        """
+        return of_model(self.model, keras.layers.Layer, {**KINDS, tf.random.Generator: _of_tensorflow})
+
     def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
         """What each layer takes (`events.models.Layer`) and the bytes of their outputs; nothing where it is unknown."""
         return [], None
 
-    def reasons_outside_promise(self) -> list[str]:
+    def reasons_against_equivalence(self) -> list[str]:
         """Why several workers would not end with the weights of one."""
         return []
 
@@ -185,6 +235,10 @@ class FlatModel(ABC):
         policy = {} if self.job.dtype == self.job.weights_dtype else {"policy": mixed_policy(self.job)}
         return {"engine": "tensorflow", "model": self.job.model, "model_args": self.job.model_args,
                 "dtype": self.job.weights_dtype, **policy}
+
+
+def _of_tensorflow(generator: tf.random.Generator) -> Generator:
+    return Generator(lambda: np.asarray(generator.state), generator.state.assign)
 
 
 def mixed_policy(job: Job) -> str:
@@ -199,12 +253,3 @@ def set_number_format(job: Job) -> None:
     """
     keras.config.set_floatx(job.weights_dtype)
     keras.config.set_dtype_policy(job.weights_dtype if job.dtype == job.weights_dtype else mixed_policy(job))
-
-
-def clip_by_norm(pieces: list[tf.Tensor], norm: float | None) -> list[tf.Tensor]:
-    """The pieces of one gradient, scaled together so that its norm is at most `norm`."""
-    if norm is None:
-        return pieces
-    largest = tf.constant(norm, pieces[0].dtype)
-    present = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(piece)) for piece in pieces]))
-    return [piece * (largest / tf.maximum(present, largest)) for piece in pieces]

@@ -1,6 +1,7 @@
-"""What a forward and backward pass of a Keras model takes, layer by layer.
+"""What can be seen of a Keras model before it trains: what its layers take, what it ends in, and why several workers
+would not end with the weights of one.
 
-It is computed once outside any graph, because a graph does not say what its layers take; so shares are those of the
+A pass is measured once outside any graph, because a graph does not say what its layers take; so shares are those of the
 layers, and a step in a graph is faster than their sum. The clock is passed from layer to layer as in PyTorch's module
 of the same name.
 """
@@ -10,11 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from velodrome.models import generators
+from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
 
 
 class _Recorder:
@@ -107,3 +111,80 @@ def layers_of(model: keras.Model, inputs: Any) -> tuple[list[dict[str, Any]], in
                 "parameters": sum(int(np.prod(each.shape)) for each in own), "seconds": seconds,
             })
     return rows, recorder.activation_bytes
+
+
+def reasons_of(model: keras.Model, batch: Any) -> list[str]:
+    """Why workers and one process differ; `batch` is the specification of what the model takes."""
+    changed: list[keras.Variable] = []
+
+    def call(inputs: Any) -> None:
+        with keras.StatelessScope() as scope:
+            model(inputs, training=True)
+        changed.extend(each for each in model.non_trainable_variables if scope.get_current_value(each) is not None)
+
+    try:
+        with generators.preserved():
+            graph = tf.function(call, autograph=False).get_concrete_function(batch).graph
+    except Exception:  # a model that cannot be traced on any batch is refused elsewhere, or takes one size only
+        return []
+    norms = {id(each) for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)
+             for each in layer.non_trainable_variables}
+    floating = [each for each in changed if tf.as_dtype(each.dtype).is_floating]
+    holding = {
+        BATCH_NORMALISATION: any(id(each) in norms for each in floating),
+        RANDOM_NUMBERS: any("Random" in operation for operation in _operations(graph)),
+        STATISTICS: any(id(each) not in norms for each in floating),
+    }
+    return [reason for reason, holds in holding.items() if holds]
+
+
+def _operations(graph: Any) -> Iterator[str]:
+    """The kinds of operations in a graph and in the functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from (node.op for node in definition.node)
+    yield from (node.op for function in definition.library.function for node in function.node_def)
+
+
+#: What a model ends in. Of a sigmoid, too, Keras' own cross-entropy takes what goes into it.
+Activation = Literal["softmax", "sigmoid"]
+
+_ACTIVATIONS: dict[str, Activation] = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+#: What may follow it: other shapes and number formats of the same values.
+_SAME_VALUES = {"Identity", "Reshape", "Squeeze", "Cast"}
+
+
+def last_activation(outputs: tf.Tensor, classes: int) -> tuple[Activation, tf.Tensor] | None:
+    """What outputs in a graph came out of, a softmax or a sigmoid over the classes, and what went into it."""
+    last = outputs
+    while last.op.type in _SAME_VALUES or _takes_all(last.op):
+        last = last.op.inputs[0]
+    name = _ACTIVATIONS.get(last.op.type)
+    if name is None or last.shape[-1] != classes:
+        return None
+    return name, last.op.inputs[0]
+
+
+def _takes_all(operation: tf.Operation) -> bool:
+    """Whether it is an indexing such as `x[:, 0]` that leaves every value where it is: the axis has length 1."""
+    if operation.type != "StridedSlice":
+        return False
+    source, taken = operation.inputs[0].shape[1:], operation.outputs[0].shape[1:]
+    strides = tf.get_static_value(operation.inputs[3])
+    return bool(
+        source.is_fully_defined() and taken.is_fully_defined() and source.num_elements() == taken.num_elements()
+        and strides is not None and (strides == 1).all()
+    )
+
+
+def before_activation(outputs: tf.Tensor, classes: int) -> tf.Tensor | None:
+    """What went into the last activation, in the shape of the outputs; None if there is none."""
+    last = last_activation(outputs, classes)
+    return None if last is None else tf.cast(tf.reshape(last[1], [-1, classes]), outputs.dtype)
+
+
+def before_sigmoid(outputs: tf.Tensor) -> tf.Tensor:
+    """What went into the sigmoid that outputs in a graph came out of; the outputs themselves if there is none."""
+    last = outputs
+    while last.op.type in _SAME_VALUES:
+        last = last.op.inputs[0]
+    return last.op.inputs[0] if last.op.type == "Sigmoid" else outputs

@@ -1,8 +1,13 @@
-"""A trained Keras model on disk: whole where Keras can read it back, else its weights; tried before training."""
+"""A Keras model on disk: saved whole where Keras can read it back, else its weights; weights that it starts from.
+
+`--weights` reads .keras, .weights.h5 or safetensors, never code. Keras' own formats hold a tree of arrays. The model is
+saved in the same form, what fits in the file takes the place of its own arrays, and Keras loads the outcome: so its
+names and order need not be known here."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -11,14 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
+from safetensors import SafetensorError, safe_open
 
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.models import generators
+from velodrome.models.description import check_unpacked
+from velodrome.models.initial_weights import Matching, check_readable, check_size
 from velodrome.models.own import builder_of, split_name
 from velodrome.models.recipe import (
     DESCRIPTION,
@@ -237,11 +246,11 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
 
 def _tensors(outputs: Any) -> list[Any]:
     """The tensors among what a model returned, also of an object that has them as attributes."""
-    found = []
+    tensors = []
     for value in tf.nest.flatten(outputs):
         inner = [value] if tf.is_tensor(value) else tf.nest.flatten(getattr(value, "__dict__", {}))
-        found += [np.asarray(tensor) for tensor in inner if tf.is_tensor(tensor)]
-    return found
+        tensors += [np.asarray(tensor) for tensor in inner if tf.is_tensor(tensor)]
+    return tensors
 
 
 def _close(ours: list[Any], theirs: list[Any]) -> bool:
@@ -255,3 +264,71 @@ def _close(ours: list[Any], theirs: list[Any]) -> bool:
 def _first_sentence(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text.partition(". ")[0].rstrip(".")[:300]
+
+
+#: The member of a .keras file that holds its weights.
+_MEMBER = "model.weights.h5"
+
+
+def load_given(model: keras.Model, file: str) -> tuple[str, ...]:
+    """Copy what matches by name and shape into the model; what did not match, as sentences."""
+    check_readable(file)
+    if file.lower().endswith(".safetensors"):
+        return _from_safetensors(model, file).notes()
+    with tempfile.TemporaryDirectory(prefix="velodrome-weights-") as folder:
+        stored, ours = Path(file), Path(folder) / "ours.weights.h5"
+        if file.lower().endswith(".keras"):
+            stored = _extracted(file, Path(folder) / "theirs.weights.h5")
+        model.save_weights(ours)
+        try:
+            with h5py.File(stored, "r") as theirs, h5py.File(ours, "r+") as mine:
+                given, places = _arrays(theirs), _arrays(mine)
+                matching = Matching.of(file, *({name: held[name].shape for name in held} for held in (places, given)))
+                for name in matching.loaded:
+                    places[name][...] = given[name][...]
+        except OSError as error:
+            raise BadRequest(f"--weights {file!r} cannot be read as weights of Keras: {error}") from error
+        model.load_weights(ours)
+    return matching.notes()
+
+
+def _arrays(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """The arrays of a file by their places in it."""
+    arrays: dict[str, h5py.Dataset] = {}
+
+    def visit(name: str, node: object) -> None:
+        # Arrays that lie in other files are not followed, and neither are links.
+        if isinstance(node, h5py.Dataset) and not node.external and not node.is_virtual and node.dtype.kind in "fiub":
+            arrays[name] = node
+
+    file.visititems(visit)
+    return arrays
+
+
+def _extracted(file: str, place: Path) -> Path:
+    """The weights of a .keras file, as a file of their own."""
+    try:
+        check_unpacked(file, file)
+        with zipfile.ZipFile(file) as archive:
+            check_size(file, archive.getinfo(_MEMBER).file_size)
+            with archive.open(_MEMBER) as member, place.open("wb") as written:
+                shutil.copyfileobj(member, written)
+    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+        raise BadRequest(f"--weights {file!r} is no file that Keras wrote: {error}") from error
+    return place
+
+
+def _from_safetensors(model: keras.Model, file: str) -> Matching:
+    """Match arrays with the variables of a model by their paths, such as `dense/kernel`; some begin with its name."""
+    prefix = f"{model.name}/"
+    places = {variable.path.removeprefix(prefix): variable for variable in model.variables}
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            names = {name.removeprefix(prefix): name for name in stored.keys()}  # noqa: SIM118 (not a mapping)
+            shapes = {name: tuple(stored.get_slice(given).get_shape()) for name, given in names.items()}
+            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
+            for name in matching.loaded:
+                places[name].assign(stored.get_tensor(names[name]))
+    except SafetensorError as error:
+        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+    return matching

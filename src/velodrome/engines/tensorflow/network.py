@@ -1,4 +1,7 @@
-"""A Keras model of images as a pure function of one flat buffer of weights: its outputs, counts and gradient."""
+"""A Keras model on examples as a pure function of one flat buffer of weights: its loss, counts and gradient.
+
+Byte images with a label each are examples with one input and one target; everything else has named arrays.
+"""
 
 from __future__ import annotations
 
@@ -12,144 +15,239 @@ import tensorflow as tf
 
 from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
-from velodrome.engines.tensorflow import model_file
-from velodrome.engines.tensorflow.batches import EVALUATION_BATCH
-from velodrome.engines.tensorflow.compiled import ignored_settings
-from velodrome.engines.tensorflow.flat import Batch, StepResult, set_number_format
-from velodrome.engines.tensorflow.keras_network import KerasNetwork
-from velodrome.engines.tensorflow.pixels import choose_transform, to_inputs
-from velodrome.engines.tensorflow.softmax import before_activation, class_losses, logarithm
-from velodrome.engines.tensorflow.trial import Findings, Trial
+from velodrome.engines.tensorflow import inspection, model_file
+from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, ExampleInputs, Examples, Source
+from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, objective_of
+from velodrome.engines.tensorflow.pixels import choose_transform
+from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
+from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.models import keras_zoo
-from velodrome.models.checks import byte_input_note, check_outputs, class_scores, other_size, way_out
-from velodrome.models.own import builder_of, fits_data, wrong_framework
+from velodrome.models import generators, keras_zoo
+from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
+from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
-from velodrome.tasks.supervised import Classification
+from velodrome.tasks.examples import ExampleTask
 
-_MOST_CONFUSED = 100
+#: Keeps the random numbers of ranks apart: a prime far from small seeds.
+_SEED_STRIDE = 7919
 
 
-class Network(KerasNetwork):
-    """A built model, checked against the data."""
+class Network(FlatModel):
+    """A built model, checked against the data; a user's is tried with the loss of its task."""
 
-    counted = Classification.counted
-    has_answers = True
-    #: A model of the zoo returns logits, and takes any batch.
-    _found = Findings()
-
-    def __init__(self, job: Job, data: ExampleSet, saved: Path | None = None) -> None:
+    def __init__(self, job: Job, task: ExampleTask, data: ExampleSet, saved: Path | None = None) -> None:
         """With `saved`, the model is loaded from that folder, to be evaluated."""
-        self.shape, self.classes = data.input_shape, data.class_count
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
+        self.task, self.data = task, data
+        self._arguments = _arguments(job, task, data)
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
-        self.pixels, self.notes = choose_transform(job, model, data)
-        self.pixel_form = self.pixels.form
-        schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
-        sizes = [size or 1 for size in schedule.sizes(job.steps)]
-        # The images come round again where there are fewer.
-        chosen = data.train.images[np.arange(sizes[0]) % len(data.train)]
-        images = to_inputs(tf.constant(chosen), self.pixels, tf.as_dtype(job.weights_dtype))
-        with fits_data(job.model, self.shape, building=False, batch=len(images)):
-            outputs = model(images, training=False)
+        pixels, self.notes = choose_transform(job, model, data)
+        self.pixel_form = pixels.form if pixels else None
+        self.inputs = ExampleInputs(data, tf.as_dtype(job.weights_dtype), pixels)
+        self._source = Source(data.train)
+        sizes = [size or 1 for size in task.schedule(job, data, 1).in_parts(job.accumulate).sizes(job.steps)]
+        #: What the model is called with to try it: to compare it with a saved one, and to see what its layers take.
+        self.sample = self.inputs.batch(*self.rows(sizes[0])).x
+        with fits_data(job.model, data.input_shape, building=False, batch=sizes[0]):
+            outputs = model(self.sample, training=False)
         super().__init__(job, model)
-        check_outputs(job.model, outputs, tf.Tensor, len(images), self.classes)
-        self.confusion_classes = self.classes if self.classes <= _MOST_CONFUSED else 0
-        self._sample = images
-        if saved is not None:
-            self.notes, self._found = (), Findings.of_saved(read_description(saved, job.model, job.model_args))
-        elif is_own(job.model):
-            self._found = Trial(job.model, model, self.shape, self.dtype).examine(
-                images, outputs, self.classes, smallest=sizes[-1],
-                evaluation_size=other_size(data, job.workers, EVALUATION_BATCH, sizes[0]), way_out=way_out(job, data),
-            )
-            if self._found.byte_input and self.pixels.form != "byte" and not self.notes:
-                self.notes = (byte_input_note(job.model, self.pixels.form),)
-            self.notes += (*ignored_settings(job.model, model), *self._found.notes(job.model))
+        if not self.trainable:
+            raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
+        if data.kind == "images":
+            check_outputs(job.model, outputs, tf.Tensor, sizes[0], data.class_count)
+        self.statistics = list(model.non_trainable_variables)
+        self._penalised = bool(model.losses)
+        self.objective = objective_of(task, model, data, self.dtype, smoothing=job.label_smoothing)
+        self._examine(outputs, sizes, saved)
+        self.counted = task.counted
+        self.has_answers, self.score_size = self.objective.has_answers, self.objective.score_size
+        self.confusion_classes = self.objective.confusion_classes
+        self.by_total = not self.objective.by_examples
 
     def _built(self, job: Job) -> keras.Model:
-        name = job.model
-        if not is_own(name):
-            return keras_zoo.build(name, input_shape=self.shape, classes=self.classes)
-        with fits_data(name, self.shape, building=True, engine="tensorflow"):
-            model = builder_of(name)(input_shape=self.shape, classes=self.classes, **job.model_args)
+        if not is_own(job.model):
+            shape, outputs = self.data.input_shape, self.task.outputs(self.data)
+            return keras_zoo.build(job.model, input_shape=shape, classes=outputs)  # type: ignore[arg-type]
+        with fits_data(job.model, self.data.input_shape, building=True, engine="tensorflow"):
+            model = builder_of(job.model)(**self._arguments)
         if not isinstance(model, keras.Model):
-            raise wrong_framework(name, model, "tensorflow")
+            raise wrong_framework(job.model, model, "tensorflow")
         return model
 
-    def _losses(
+    def _examine(self, outputs: Any, sizes: Sequence[int], saved: Path | None) -> None:
+        """Find out what evaluation or training must know of a user's model that returned these outputs."""
+        job, own = self.job, is_own(self.job.model)
+        if (own and saved is None) or self.task.has_own_loss:
+            evaluated = other_size(self.data, job.workers, EVALUATION_BATCH, sizes[0])
+            findings = Trial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
+        elif saved is not None:
+            findings = Findings.of_saved(read_description(saved, job.model, job.model_args))
+        else:
+            findings = Findings()
+        self._findings = findings
+        if isinstance(self.objective, ClassObjective):
+            self.objective.probabilities, self.objective.only_batch = findings.probabilities, findings.only_batch
+        if findings.byte_input and self.pixel_form != "byte" and not self.notes:
+            self.notes = (byte_input_note(job.model, str(self.pixel_form)),)
+        if own:
+            self.notes += ignored_settings(job.model, self.model, self.objective)
+        self.notes += findings.notes(job.model)
+
+    # -- examples
+
+    def rows(self, count: int) -> Examples:
+        """So many training examples, repeated if there are fewer."""
+        return self._source.read(np.arange(count, dtype=np.int64) % len(self._source), epoch=1)
+
+    @property
+    def spec(self) -> Examples:
+        """Tensor specifications of any number of rows."""
+        return self._source.spec
+
+    # -- what a graph computes
+
+    def _with_values(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]) -> Any:
+        """A scope in which the model computes with these values.
+
+        Keras' own stateless_call would bypass __call__, which passes `training` on to inner layers.
+        """
+        cast = [tf.cast(value, variable.dtype) for value, variable in zip(weights, self.trainable, strict=True)]
+        values = [*zip(self.trainable, cast, strict=True), *zip(self.statistics, statistics, strict=True)]
+        scope = keras.StatelessScope(state_mapping=values, collect_losses=self._penalised)
+        scope.given = [scope.get_current_value(variable) for variable in self.trainable]
+        return scope
+
+    def _after(self, scope: Any) -> list[tf.Tensor]:
+        """The statistics after what the model computed in a scope. A call that changes weights is refused: they would
+        be changed for that call only, and evaluation would compute with others than training did."""
+        for variable, given in zip(self.trainable, scope.given, strict=True):
+            if scope.get_current_value(variable) is not given:
+                raise BadRequest(
+                    f"model {self.job.model!r} changes its trainable weight {variable.path!r} when it is called, as "
+                    "keras.layers.SpectralNormalization does, and such changes are not kept here: leave that layer "
+                    "out, or compute with the changed weight without assigning it"
+                )
+        return [scope.get_current_value(variable) for variable in self.statistics]
+
+    def compute(
         self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch, *, training: bool
-    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        """Loss and predicted class of each example, the statistics after the batch, the model's own penalties."""
+    ) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
+        """What the objective computes of a batch, the statistics after it, the model's own penalties."""
         with self._with_values(weights, statistics) as scope:
-            logits = self._logits(to_inputs(batch.inputs, self.pixels, self.dtype), training=training)
-            penalties = list(self.model.losses) if self._penalised else []
-        after = self._after(scope)
-        losses = class_losses(batch.targets, logits, self.job.label_smoothing if training else 0.0)
-        return losses, tf.argmax(logits, axis=-1), after, penalties
-
-    def _logits(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """What the model returns, before its softmax if it ends in one."""
-        only = self._found.only_batch
-        if only is None:
-            return self._called(images, training=training)
-        if training:
-            return self._called(tf.ensure_shape(images, [only, *self.shape]), training=True)
-        count = tf.shape(images)[0]
-        padded = tf.concat([images, tf.repeat(images[:1], -count % only, axis=0)], axis=0)
-        parts = tf.reshape(padded, [-1, only, *self.shape])
-        logits = tf.map_fn(lambda part: self._called(part, training=False), parts, fn_output_signature=self.dtype)
-        return tf.reshape(logits, [-1, self.classes])[:count]
-
-    def _called(self, images: tf.Tensor, *, training: bool) -> tf.Tensor:
-        outputs = tf.cast(class_scores(self.model(images, training=training), tf.Tensor), self.dtype)
-        logits = before_activation(outputs, self.classes)
-        if logits is not None:
-            return logits
-        in_training, in_evaluation = self._found.probabilities
-        return logarithm(outputs) if (in_training if training else in_evaluation) else outputs
+            examples = self.inputs.batch(batch.inputs, batch.targets)
+            computed = self.objective.compute(examples, batch.constants, training=training)
+            penalties = list(self.model.losses) if self._penalised and training else []
+        return computed, self._after(scope), penalties
 
     def gradient(
         self, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
     ) -> tuple[Any, StepResult]:
-        """A batch that is not real contributes zero."""
-        real, divisor = batch.real, tf.cast(batch.batch, self.dtype)
-        counted = tf.cast(real > 0, self.dtype)
+        """A batch that is not real contributes zero. With `by_total`, the gradient is that of the sum."""
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            losses, predicted, after, penalties = self._losses(weights(sources), statistics, batch, training=True)
-            loss = tf.reduce_sum(losses) * counted / divisor
+            computed, after, penalties = self.compute(weights(sources), statistics, batch, training=True)
+            loss = computed.loss
             if penalties:
-                own = tf.cast(real, self.dtype) / divisor
-                loss += own * tf.cast(tf.add_n(penalties), self.dtype)
+                loss += tf.cast(computed.total, self.dtype) * tf.cast(tf.add_n(penalties), self.dtype)
+            loss *= tf.cast(batch.real > 0, self.dtype)
+            if not self.by_total:
+                loss /= tf.cast(batch.batch, self.dtype)
         gradient = tape.gradient(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        kept = self._kept(after, statistics, real)
-        return gradient, StepResult(_counts_of(losses, tf.equal(predicted, batch.targets), real), kept)
+        # Counters and random states change in any case, to stay equal to those of other ranks; all other statistics
+        # only if the step had examples.
+        kept = [
+            tf.where(batch.real > 0, new, old) if self.is_averaged(index) else new
+            for index, (new, old) in enumerate(zip(after, statistics, strict=True))
+        ]
+        return gradient, StepResult(_counts_of(computed, batch.real), kept)
 
     def count(self, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor], batch: Batch) -> StepResult:
-        losses, predicted, _, _ = self._losses(weights, statistics, batch, training=False)
-        right = tf.equal(predicted, batch.targets)
-        counts = _counts_of(losses, right, batch.real)
+        computed, _, _ = self.compute(weights, statistics, batch, training=False)
         confusion = None
-        if self.confusion_classes:
-            each = tf.fill(tf.shape(losses), tf.cast(batch.real > 0, tf.float64))
-            place = batch.targets * self.classes + tf.cast(predicted, tf.int64)
-            confusion = tf.math.unsorted_segment_sum(each, place, self.classes**2)
-        return StepResult(counts, list(statistics), confusion, right)
+        if computed.confusion is not None:
+            confusion = tf.where(batch.real > 0, computed.confusion, tf.zeros_like(computed.confusion))
+        counts = _counts_of(computed, batch.real)
+        return StepResult(counts, list(statistics), confusion, computed.right, computed.scores)
+
+    # -- statistics
+
+    def initial_statistics(self, rank: int) -> list[Array]:
+        """Initial values of what is not trained: moving statistics the same everywhere, random states of the rank."""
+        return self.statistics_for_rank([np.asarray(variable) for variable in self.statistics], rank)
+
+    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
+        """Random states differ by rank, so that dropout does not drop the same units everywhere."""
+        moved = []
+        for variable, value in zip(self.statistics, values, strict=True):
+            value = np.array(value)
+            if rank and _is_random_state(variable):
+                value.flat[0] += np.array(rank * _SEED_STRIDE).astype(value.dtype)
+            moved.append(value)
+        return moved
+
+    def random_states(self) -> list[bool]:
+        return [_is_random_state(variable) for variable in self.statistics]
+
+    def is_averaged(self, index: int) -> bool:
+        """Counters and random states are not averaged."""
+        return tf.as_dtype(self.statistics[index].dtype).is_floating
+
+    # -- what is reported and saved
+
+    def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
+        with generators.preserved():
+            return inspection.layers_of(self.model, self.sample)
+
+    def reasons_against_equivalence(self) -> list[str]:
+        return inspection.reasons_of(self.model, tf.nest.map_structure(tf.TensorSpec.from_tensor, self.sample))
+
+    def check_saving(self, folder: Path) -> tuple[str, ...]:
+        if not is_own(self.job.model):
+            return ()
+        self.form, notes = model_file.choose_form(self.job.model, self.model, self._about(), self.sample, folder)
+        return notes
+
+    def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
+        self._assign_weights(buffer)
+        for variable, value in zip(self.statistics, statistics, strict=True):
+            variable.assign(value)
+        model_file.save(folder, self.model, self.form, self._about())
 
     def _about(self) -> dict[str, Any]:
+        data, pixels, findings = self.data, self.inputs.pixels, self._findings
+        about = {**super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
+                 "only_batch": findings.only_batch}
+        if data.kind == "images":
+            return {**about, "input_shape": list(data.input_shape), "classes": data.classes,
+                    "several": findings.several}
         return {
-            **super()._about(), "input_shape": list(self.shape), "classes": self.classes, **self.pixels.description(),
-            "outputs": self._found.outputs, "only_batch": self._found.only_batch, "several": self._found.several,
+            **about, "kind": "arrays", "task": self.task.name, "dataset": data.name,
+            "inputs": self.inputs.description(), "images": sorted(data.images), "classes": data.classes,
+            "class_names": list(data.class_names), "input_shape": data.input_shape,
+            "returns": self.task.outputs(data), "arguments": self._arguments,
         }
 
 
-def _counts_of(losses: tf.Tensor, right: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
-    """Counts as three float64 numbers."""
-    counts = tf.stack([
-        tf.reduce_sum(tf.cast(right, tf.float64)),
-        tf.cast(tf.shape(losses)[0], tf.float64),
-        tf.reduce_sum(tf.cast(losses, tf.float64)),
-    ])
+def _is_random_state(variable: keras.Variable) -> bool:
+    return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
+
+
+def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
+    """What the user's function is called with."""
+    if data.kind == "images":
+        return {"input_shape": data.input_shape, "classes": data.class_count, **job.model_args}
+    if is_own(job.model):
+        return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)
+    if job.model_args:
+        raise BadRequest(
+            f"--model-arg {next(iter(job.model_args))!r}: model {job.model!r} of the zoo takes no arguments"
+        )
+    return {}
+
+
+def _counts_of(computed: Computed, real: tf.Tensor) -> tf.Tensor:
+    """The task's own sums, total and loss; zeros for a batch that is not real."""
+    counts = tf.stack([*computed.sums, computed.total, tf.cast(computed.loss, tf.float64)])
     return tf.where(real > 0, counts, tf.zeros_like(counts))

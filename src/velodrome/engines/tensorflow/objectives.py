@@ -1,9 +1,13 @@
-"""What a batch of arrays is trained by: the summed loss of each task in TensorFlow's graphs, and what is counted."""
+"""What a model is trained by: the summed loss of each task in TensorFlow's graphs, and what is counted of a batch.
+
+The loss of a model that ends in a softmax is computed from what goes into it: logits are exact where a probability
+rounds to zero."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import keras
@@ -11,14 +15,86 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome.data.examples import ExampleSet
-from velodrome.engines.tensorflow.own_loss import CalledModel, count_of, sum_and_count
-from velodrome.engines.tensorflow.softmax import before_activation, before_sigmoid, class_losses, logarithm
+from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.errors import BadRequest
 from velodrome.models.checks import class_scores
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
+
+
+def logarithm(probabilities: tf.Tensor) -> tf.Tensor:
+    """Log-probabilities; the smallest number of the format stands for zero."""
+    smallest = np.finfo(probabilities.dtype.as_numpy_dtype).tiny
+    return tf.math.log(tf.maximum(probabilities, smallest))
+
+
+def class_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.Tensor:
+    """Cross-entropy of each example; with smoothing, that share of a label's weight is spread over all classes."""
+    if not smoothing:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    classes = logits.shape[-1]
+    weights = tf.one_hot(labels, classes, dtype=logits.dtype) * (1 - smoothing) + smoothing / classes
+    return tf.nn.softmax_cross_entropy_with_logits(labels=weights, logits=logits)
+
+
+_FORMS = "return one value per example, or a sum and the count that it is a sum over"
+
+
+class CalledModel:
+    """The user's model as the user's loss calls it: in training or in evaluation, remembering what it returned last."""
+
+    def __init__(self, model: keras.Model, *, training: bool) -> None:
+        self._model, self._training = model, training
+        self.returned: Any = None
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.returned = self._model(*arguments, **{"training": self._training, **named})
+        return self.returned
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def sum_and_count(task: str, returned: Any, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
+    """The summed loss, what it is a sum over in float64, and whether that is the number of examples."""
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        loss, count = returned
+        if not tf.is_tensor(loss) or loss.shape.num_elements() != 1:
+            raise BadRequest(f"--task {task!r}: loss() returned {described(loss)} as its sum: {_FORMS}")
+        return tf.reshape(loss, []), as_number(task, "the count of loss()", count), False
+    if not tf.is_tensor(returned):
+        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
+    # Sizes are known where the loss is called outside a graph.
+    wanted = tf.get_static_value(size)
+    if returned.shape.rank != 1 or (None not in (wanted, returned.shape[0]) and wanted != returned.shape[0]):
+        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
+    return tf.reduce_sum(returned), tf.cast(size, tf.float64), True
+
+
+def count_of(task: OwnTask, outputs: Any, batch: Any) -> dict[str, tf.Tensor]:
+    """What the user's `metrics` counted of a batch, in float64."""
+    counted = task.user.metrics(outputs, batch)
+    if not isinstance(counted, Mapping):
+        raise BadRequest(f"--task {task.name!r}: metrics() returned {described(counted)}: return sums by name")
+    return {name: as_number(task.name, f"{name!r} of metrics()", value) for name, value in counted.items()}
+
+
+def as_number(task: str, what: str, value: Any) -> tf.Tensor:
+    single = value.shape.num_elements() == 1 if tf.is_tensor(value) else isinstance(value, Real)
+    if not single:
+        raise BadRequest(
+            f"--task {task!r}: {what} is {described(value)}: return one number, the sum over the batch"
+        )
+    return tf.reshape(tf.cast(value, tf.float64), [])
+
+
+def described(value: Any) -> str:
+    if tf.is_tensor(value):
+        return f"a tensor of shape {tuple(value.shape)}" if value.shape.rank else "a single number"
+    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
+
 
 #: A confusion matrix of more classes is unreadable and large.
 MOST_CONFUSED = 100
@@ -65,17 +141,20 @@ class OutputObjective(Objective):
         self.shape, self._each = shape, max(1, int(np.prod(shape)))
 
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
-        returned = class_scores(self._model(batch.x, training=training), tf.Tensor)
-        outputs = self._shaped(self._outputs(returned, training=training))
+        outputs = self.shaped(self._outputs(batch.x, training=training))
         losses = self._losses(outputs, batch.y, training=training)
         loss, size = tf.reduce_sum(losses), tf.cast(tf.shape(losses)[0], tf.float64)
         return self._counted(Computed(loss, size, ()), outputs, batch.y, constants, training=training)
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        """What the loss is computed from."""
-        return tf.cast(returned, self._dtype)
+    def _returned(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """The scores among what the model returns."""
+        return class_scores(self._model(inputs, training=training), tf.Tensor)
 
-    def _shaped(self, outputs: tf.Tensor) -> tf.Tensor:
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """What the loss is computed from."""
+        return tf.cast(self._returned(inputs, training=training), self._dtype)
+
+    def shaped(self, outputs: tf.Tensor) -> tf.Tensor:
         return outputs if outputs.shape[1:] == self.shape else tf.reshape(outputs, [-1, *self.shape])
 
     @abstractmethod
@@ -92,20 +171,36 @@ class ClassObjective(OutputObjective):
     """Cross-entropy of logits, or of what goes into the softmax that a model ends in."""
 
     has_answers = True
-    #: Whether the model returns probabilities whose logits cannot be recovered, in evaluation and in training.
-    probabilities: Mapping[bool, bool] = {False: False, True: False}
+    #: Whether the model returns probabilities, in training and in evaluation.
+    probabilities = (False, False)
+    #: The only size of batch that the model takes; None if it takes any.
+    only_batch: int | None = None
 
     def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:
         super().__init__(model, dtype, (classes,))
         self._classes, self._smoothing = classes, smoothing
         self.confusion_classes = classes if classes <= MOST_CONFUSED else 0
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        outputs = tf.cast(returned, self._dtype)
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        only = self.only_batch
+        if only is None:
+            return self._logits(inputs, training=training)
+        if training:
+            return self._logits(tf.ensure_shape(inputs, [only, *inputs.shape[1:]]), training=True)
+        count = tf.shape(inputs)[0]
+        padded = tf.concat([inputs, tf.repeat(inputs[:1], -count % only, axis=0)], axis=0)
+        parts = tf.reshape(padded, [-1, only, *inputs.shape[1:]])
+        logits = tf.map_fn(lambda part: self._logits(part, training=False), parts, fn_output_signature=self._dtype)
+        return tf.reshape(logits, [-1, self._classes])[:count]
+
+    def _logits(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        """What the model returns, or what goes into its softmax if it ends in one."""
+        outputs = super()._outputs(inputs, training=training)
         logits = before_activation(outputs, self._classes)
         if logits is not None:
             return logits
-        return logarithm(outputs) if self.probabilities[training] else outputs
+        in_training, in_evaluation = self.probabilities
+        return logarithm(outputs) if (in_training if training else in_evaluation) else outputs
 
     def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         return class_losses(targets, outputs, self._smoothing if training else 0.0)
@@ -115,14 +210,14 @@ class ClassObjective(OutputObjective):
     ) -> Computed:
         predicted = tf.argmax(outputs, axis=-1)
         right = tf.equal(predicted, targets)
-        found = computed._replace(sums=[_sum(right)])
+        counted = computed._replace(sums=[_sum(right)])
         if training:
-            return found
+            return counted
         confusion = None
         if self.confusion_classes:
             place = targets * self._classes + predicted
             confusion = tf.math.unsorted_segment_sum(tf.ones_like(place, tf.float64), place, self._classes**2)
-        return found._replace(right=right, confusion=confusion)
+        return counted._replace(right=right, confusion=confusion)
 
 
 class ErrorObjective(OutputObjective):
@@ -149,8 +244,8 @@ class LabelObjective(OutputObjective):
         super().__init__(model, dtype, shape)
         self.score_size = self._each
 
-    def _outputs(self, returned: tf.Tensor, *, training: bool) -> tf.Tensor:
-        return tf.cast(before_sigmoid(returned), self._dtype)
+    def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
+        return tf.cast(before_sigmoid(self._returned(inputs, training=training)), self._dtype)
 
     def _losses(self, outputs: tf.Tensor, targets: tf.Tensor, *, training: bool) -> tf.Tensor:
         labels = tf.cast(targets, self._dtype)
@@ -164,11 +259,11 @@ class LabelObjective(OutputObjective):
         hits = _sum(given & true)
         # Areas under the curve are counted when the scores of all processes are there.
         nothing = tf.zeros([], tf.float64)
-        found = computed._replace(sums=[_sum(right), hits, _sum(given) - hits, _sum(true) - hits, nothing, nothing])
+        counted = computed._replace(sums=[_sum(right), hits, _sum(given) - hits, _sum(true) - hits, nothing, nothing])
         if training:
-            return found
+            return counted
         scores = tf.cast(tf.reshape(outputs, [-1, self._each]), tf.float64)
-        return found._replace(right=right, scores=scores)
+        return counted._replace(right=right, scores=scores)
 
 
 class OwnObjective(Objective):
@@ -204,12 +299,10 @@ def objective_of(
     """The objective of a task for its data."""
     if isinstance(task, OwnTask):
         return OwnObjective(model, dtype, task)
-    if isinstance(task, Regression):
-        return ErrorObjective(model, dtype, data.targets[0].shape)
-    if isinstance(task, Binary | MultiLabel):
-        return LabelObjective(model, dtype, data.targets[0].shape)
-    assert data.classes is not None, "classes were counted when it was loaded"
-    return ClassObjective(model, dtype, data.classes, smoothing)
+    if isinstance(task, Regression | Binary | MultiLabel):
+        kind = ErrorObjective if isinstance(task, Regression) else LabelObjective
+        return kind(model, dtype, data.targets[0].shape)
+    return ClassObjective(model, dtype, data.class_count, smoothing)
 
 
 def _per_example(values: tf.Tensor) -> tf.Tensor:

@@ -2,13 +2,15 @@
 
 All weights are one flat buffer, split over the servers if it is large, so that a step takes one message to each server
 and one back. A closure is a few steps on one worker; it returns its counts, so that these stay exact when a lost
-worker's closure runs again elsewhere. What it trains on is the business of the dispatchers of each task.
-"""
+worker's closure runs again elsewhere. What it trains on is the business of the dispatchers of each task."""
 
 from __future__ import annotations
 
+import queue
 from abc import abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,99 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.accumulate import gradient_in_parts
-from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.closures import Closures
-from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, clip_by_norm
-from velodrome.engines.tensorflow.optimizers import is_by_keras
-from velodrome.engines.tensorflow.rates import steps_of_epoch
-from velodrome.engines.tensorflow.server_weights import FlatServerWeights, ServerWeights
+from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver, is_about_peers
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult
+from velodrome.engines.tensorflow.optimizers import (
+    clip_by_norm,
+    gradient_in_parts,
+    is_by_keras,
+    over_total,
+    steps_of_epoch,
+    total_of,
+)
 from velodrome.engines.tensorflow.stock import KerasServerWeights
-from velodrome.engines.tensorflow.totals import over_total, total_of
+from velodrome.engines.tensorflow.weights import FlatServerWeights
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
+
+#: Closures per worker that are scheduled at a time: one runs, one is queued.
+AHEAD = 2
+_POLL_SECONDS = 0.5
+
+#: The key of a closure, and the values that it returned.
+Result = tuple[Any, list[NDArray[Any]]]
+
+
+@dataclass
+class _Closure:
+    """One call on a worker, and how often it was lost with a worker after it had run."""
+
+    key: Any
+    function: Any
+    arguments: tuple[Any, ...]
+    lost: int = 0
+
+
+class Closures:
+    """Schedules closures on TensorFlow's coordinator and collects results, in the order in which they arrive.
+
+    The coordinator waits without limit for a lost worker to return, so separate threads wait for results, and the
+    caller checks the peers meanwhile. The coordinator runs a closure again whose worker is lost while it runs; one
+    whose worker is lost before its result was fetched is scheduled again here.
+    """
+
+    def __init__(self, coordinator: Any, monitor: PeerMonitor, context: Context) -> None:
+        self.coordinator, self._monitor, self._context = coordinator, monitor, context
+        self._returned: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending = 0
+        self.capacity = AHEAD * context.job.workers - 1
+        self._waiters = ThreadPoolExecutor(self.capacity + 1)
+
+    def _fetch(self, closure: _Closure, value: Any) -> None:
+        try:
+            self._returned.put((closure, [np.asarray(each) for each in value.fetch()], None))
+        except BaseException as error:
+            self._returned.put((closure, None, error))
+
+    def schedule(self, key: Any, function: Any, *arguments: Any) -> None:
+        """Have one worker, whichever is free, call a function that returns several tensors."""
+        self._start(_Closure(key, function, arguments))
+        self._pending += 1
+
+    def _start(self, closure: _Closure) -> None:
+        value = self.coordinator.schedule(closure.function, args=closure.arguments)
+        self._waiters.submit(self._fetch, closure, value)
+
+    def _run_again(self, closure: _Closure, error: BaseException) -> None:
+        """Schedule a closure whose result is lost; raise the error if that cannot or may not help."""
+        self._monitor.check(self._context.job.keep_going)
+        closure.lost += 1
+        if not (self._context.job.keep_going and is_about_peers(error)) or closure.lost > self._context.job.workers:
+            raise error
+        self._start(closure)
+
+    def results(self, left: int) -> list[Result]:
+        """The results that arrived, after waiting until at most `left` closures are pending."""
+        results = []
+        with self._context.waiting():
+            while self._pending:
+                try:
+                    closure, result, error = self._returned.get(timeout=_POLL_SECONDS if self._pending > left else 0)
+                except queue.Empty:
+                    if self._pending <= left:
+                        break
+                    self._monitor.check(self._context.job.keep_going)
+                    continue
+                if error is not None:
+                    self._run_again(closure, error)
+                    continue
+                self._pending -= 1
+                self._context.status.seen += 1
+                results.append((closure.key, result))
+        self._monitor.check(self._context.job.keep_going)
+        return results
+
 
 #: Steps in a closure: enough that scheduling costs little, few enough that the last ones of an epoch end together.
 STEPS_PER_CLOSURE = 20
@@ -60,8 +142,8 @@ class ParameterServer(Learner):
         self.implementation = network.implementation(context.strategy)
         servers = [f"/job:ps/replica:0/task:{rank}/device:CPU:0" for rank in range(context.job.servers)]
         self._stock = is_by_keras(context.job)
-        kind = KerasServerWeights if self._stock else FlatServerWeights
-        self._weights: ServerWeights = kind(context.job, network, strategy, steps_of_epoch(context))
+        kind: type[FlatServerWeights | KerasServerWeights] = KerasServerWeights if self._stock else FlatServerWeights
+        self._weights = kind(context.job, network, strategy, steps_of_epoch(context))
         with tf.device(servers[0]):
             self._iterations = tf.Variable(0, dtype=tf.int64)
             # The staleness of an update: how many others were applied between its pull and its push, this epoch.
@@ -143,13 +225,13 @@ class ParameterServer(Learner):
         return counts
 
     def state(self) -> State:
-        statistics = [variable.numpy() for variable in self._statistics]
-        weights, slots = self._weights.values()
-        return pack_state(weights, slots, statistics, int(self._iterations.numpy()), self._weights.average())
+        return self._weights.state(self._saved_statistics(), int(self._iterations.numpy()))
+
+    def _saved_statistics(self) -> list[NDArray[Any]]:
+        return [variable.numpy() for variable in self._statistics]
 
     def load(self, state: State) -> None:
-        weights, slots, statistics, iterations = unpack_state(state)
-        self._weights.load(weights, slots, iterations, state.get("average"))
+        statistics, iterations = self._weights.load(state)
         for variable, value in zip(self._statistics, statistics, strict=True):
             variable.assign(value)
         self._iterations.assign(iterations)
@@ -158,7 +240,4 @@ class ParameterServer(Learner):
         return self._network.check_saving(folder)
 
     def save(self, folder: Path) -> None:
-        average = self._weights.average()
-        weights = self._weights.values()[0] if average is None else average
-        statistics = [variable.numpy() for variable in self._statistics]
-        self._network.save(folder, self._network.layout.pack(weights), statistics)
+        self._network.save(folder, self._weights.saved(), self._saved_statistics())

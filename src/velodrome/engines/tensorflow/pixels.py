@@ -1,4 +1,4 @@
-"""How bytes become the input of a Keras model: by the job's choice, or by the layer that the model begins with."""
+"""How bytes become the input of a Keras model: by the job's choice, or by what the model begins with."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import tensorflow as tf
 from keras import layers
 
 from velodrome.data.examples import ExampleSet
-from velodrome.data.pixels import PixelTransform, transform_of
+from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
 from velodrome.job.job import Job
+from velodrome.models.checks import Operation, is_for_bytes
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.
@@ -26,8 +27,12 @@ _FOR_BYTES = 1 / 16
 Expected = Literal["bytes", "adapting", "other"]
 
 
-def choose_transform(job: Job, model: keras.Model, data: ExampleSet) -> tuple[PixelTransform, tuple[str, ...]]:
-    """The transform of a job's pixels, and what the user should know about it, as sentences."""
+def choose_transform(
+    job: Job, model: keras.Model, data: ExampleSet
+) -> tuple[PixelTransform | None, tuple[str, ...]]:
+    """The transform of a job's pixels, and what the user should know about it, as sentences; None without pixels."""
+    if data.kind != "images":
+        return transform_of_arrays(job.pixels, data), ()
     first = _preprocessing(model)
     expected = "other" if first is None else _expected(first)
     if first is None or expected == "other":
@@ -92,3 +97,28 @@ def _expected(layer: Any) -> Expected:
         return "adapting"
     # Numbers from 0 to 1 have a mean of 1 and a variance of 1/4 at most.
     return "bytes" if mean.max() > 1 or variance.max() > 1 else "other"
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "RealDiv": "divide", "Div": "divide", "Mul": "multiply", "Sub": "subtract",
+}
+#: What keeps the values of the input.
+_SAME_VALUES = {"Identity", "Cast", "Reshape", "Transpose"}
+
+
+def expects_bytes(images: tf.Tensor) -> bool:
+    """Whether what a graph does with its input first is meant for numbers up to 255."""
+    waiting = [images]
+    while waiting:
+        source = waiting.pop()
+        for consumer in source.consumers():
+            if consumer.type in _SAME_VALUES:
+                waiting += consumer.outputs
+            elif operation := _OPERATIONS.get(consumer.type):
+                others = [other for other in consumer.inputs if other is not source]
+                number = tf.get_static_value(others[0]) if others else None
+                # Only what the input is divided by or lessened by: a number over the input is something else.
+                first = operation == "multiply" or consumer.inputs[0] is source
+                if number is not None and first and is_for_bytes(operation, number):
+                    return True
+    return False

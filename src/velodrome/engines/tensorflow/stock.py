@@ -6,9 +6,8 @@ the replicas and applies them. Examples, losses and counts are those of the othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -16,18 +15,19 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.checkpoint_state import pack_state, unpack_state
-from velodrome.engines.tensorflow.flat import Array, FlatModel, clip_by_norm
-from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
-from velodrome.engines.tensorflow.rates import GraphRates, KerasRates, steps_of_epoch
-from velodrome.engines.tensorflow.replicas import Replicas
-from velodrome.engines.tensorflow.server_weights import ServerWeights
-from velodrome.engines.tensorflow.totals import over_total
+from velodrome.engines.tensorflow.flat import Array, FlatModel
+from velodrome.engines.tensorflow.optimizers import (
+    ADAM_EPSILON,
+    GraphRates,
+    KerasRates,
+    clip_by_norm,
+    over_total,
+)
+from velodrome.engines.tensorflow.weights import Weights
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models.own import builder_of, reason_of
-from velodrome.worker.learner import State
 
 
 def keras_optimizer(job: Job) -> keras.optimizers.Optimizer:
@@ -73,7 +73,7 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
     return made
 
 
-class KerasWeights:
+class KerasWeights(Weights):
     """The variables of a Keras model that was built in the strategy's scope, and their optimizer."""
 
     #: Whether they are on parameter servers.
@@ -85,7 +85,7 @@ class KerasWeights:
         with strategy.scope():
             self.optimizer = users_optimizer(job.optimizer) if job.has_own_optimizer else keras_optimizer(job)
             self._base = self._own_rate() if job.has_own_optimizer and job.sets_rate else 1.0
-        self.clips = self._share_clipping(strategy.num_replicas_in_sync)
+        self._clips = self._share_clipping(strategy.num_replicas_in_sync)
         with strategy.scope() if self.on_servers else nullcontext():
             self._rates = GraphRates(job, network.dtype, steps)
         with strategy.scope():
@@ -121,19 +121,49 @@ class KerasWeights:
                 setattr(self.optimizer, name, bound / replicas)
         return any(bounds.values())
 
-    def read(self) -> list[tf.Tensor]:
+    def pull(self) -> list[tf.Tensor]:
         """The weights of each layer, as this replica sees them."""
         return [tf.convert_to_tensor(variable.value) for variable in self._network.trainable]
 
-    def evaluated_layers(self) -> list[tf.Tensor]:
-        """The same of the weights that are evaluated."""
-        return [tf.convert_to_tensor(average) for average in self._averages] or self.read()
+    def layers(self, pulled: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return list(pulled)
 
-    def apply(self, gradient: Sequence[tf.Tensor]) -> None:
-        """Sum the gradient over the replicas, which the optimizer does, and apply it. Call it in a replica context."""
+    def evaluated_layers(self) -> list[tf.Tensor]:
+        return [tf.convert_to_tensor(average) for average in self._averages] or self.pull()
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, NotImplementedError) as error:
+            if not self._job.has_own_optimizer:
+                raise
+            kind = type(self.optimizer).__name__
+            raise BadRequest(
+                f"--optimizer {self._job.optimizer!r}: Keras' {kind} cannot train under {self._job.strategy}: "
+                f"{reason_of(error)}; choose another strategy or optimizer"
+            ) from error
+
+    def update(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
+        """Sum a gradient over the replicas and apply it; Keras' optimizer counts its updates itself."""
+        norm, by_total, replicas = self._job.clip_norm, self._network.by_total, self._strategy.num_replicas_in_sync
+        if norm is not None or by_total or self._clips:
+            # Keras clips before it sums over replicas. Summed here, the gradient is clipped as a whole; the optimizer
+            # then sums equal shares of it.
+            gradient = [tf.convert_to_tensor(piece) for piece in gradient]
+            if replicas > 1:
+                gradient = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient)
+            if by_total:
+                *gradient, total = gradient
+                gradient = [over_total(piece, total) for piece in gradient]
+            gradient = [piece / replicas for piece in clip_by_norm(gradient, norm)]
+        self._apply_share(gradient)
+
+    def _apply_share(self, gradient: Sequence[tf.Tensor]) -> None:
+        """Apply the sum over the replicas of their gradients, which the optimizer makes. In a replica context."""
         dense = [tf.convert_to_tensor(piece) for piece in gradient]  # an embedding's gradient may be sparse
         if self._added_decay:
-            dense = [piece + self._added_decay * now for piece, now in zip(dense, self.read(), strict=True)]
+            dense = [piece + self._added_decay * now for piece, now in zip(dense, self.pull(), strict=True)]
         self.optimizer.apply(dense, self._network.trainable)
         if any(self._constraints):
             tf.distribute.get_replica_context().merge_call(self._constrain)
@@ -185,7 +215,7 @@ class KerasWeights:
     def average(self) -> Array | None:
         return _concatenated(self._averages) if self._averages else None
 
-    def load(self, weights: Array, slots: Sequence[Array], iterations: int, average: Array | None) -> None:
+    def assign(self, weights: Array, slots: Sequence[Array], iterations: int, average: Array | None) -> None:
         if average is not None:
             _assign(self._averages, average)
         for variables, values in zip([self._network.trainable, *self._slots()], [weights, *slots], strict=True):
@@ -204,84 +234,17 @@ def _assign(variables: Sequence[Any], values: Array) -> None:
         variable.assign(part.reshape(variable.shape))
 
 
-class StockReplicas(Replicas):
-    """Synchronous training with Keras' own parts. The network must have been built in the strategy's scope."""
-
-    def _create_weights(self) -> None:
-        self._keras = KerasWeights(
-            self._context.job, self._network, self._strategy, steps_of_epoch(self._context)
-        )
-
-    def _functions(self) -> tuple[Any, Any, Any]:
-        try:
-            return super()._functions()
-        except (ValueError, TypeError, NotImplementedError) as error:
-            if not self._context.job.has_own_optimizer:
-                raise
-            kind = type(self._keras.optimizer).__name__
-            raise BadRequest(
-                f"--optimizer {self._context.job.optimizer!r}: Keras' {kind} cannot train under "
-                f"{self._context.job.strategy}: {reason_of(error)}; choose another strategy or optimizer"
-            ) from error
-
-    def _evaluated_layers(self) -> list[tf.Tensor]:
-        return self._keras.evaluated_layers()
-
-    def _train_step(self, step: tf.Tensor, iteration: tf.Tensor, inputs: list[Any]) -> None:
-        replica = self._replica()
-        batch = self._feed.batch(inputs[replica], step)
-        gradient = self._gradient(replica, self._keras.read(), list, batch)
-        norm, by_total = self._context.job.clip_norm, self._network.by_total
-        if norm is not None or by_total or self._keras.clips:
-            # Keras clips before it sums over replicas. Summed here, the gradient is clipped as a whole; the optimizer
-            # then sums equal shares of it.
-            gradient = [tf.convert_to_tensor(piece) for piece in gradient]
-            if self._world > 1:
-                gradient = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradient)
-            if by_total:
-                *gradient, total = gradient
-                gradient = [over_total(piece, total) for piece in gradient]
-            gradient = [piece / self._world for piece in clip_by_norm(gradient, norm)]
-        self._keras.apply(gradient)
-
-    def set_rates(self, rates: NDArray[np.float64]) -> None:
-        self._keras.set_rates(rates, self._iterations)
-
-    def _slot_bytes(self) -> int:
-        return sum(values.nbytes for values in self._keras.values()[1])
-
-    def state(self) -> State:
-        weights, slots = self._keras.values()
-        return pack_state(weights, slots, self._saved_statistics(), self._iterations, self._keras.average())
-
-    def load(self, state: State) -> None:
-        weights, slots, statistics, self._iterations = unpack_state(state)
-        self._keras.load(weights, slots, self._iterations, state.get("average"))
-        self._load_statistics(statistics)
-
-    def save(self, folder: Path) -> None:
-        average = self._keras.average()
-        saved = self._network.weights() if average is None else self._network.layout.pack(average)
-        self._network.save(folder, saved, self._saved_statistics())
-
-
-class KerasServerWeights(KerasWeights, ServerWeights):
+class KerasServerWeights(KerasWeights):
     """The variables of a Keras model, each whole on one of the servers: Keras cannot use one that is split."""
 
     on_servers = True
 
-    def pull(self) -> list[tf.Tensor]:
-        return self.read()
-
-    def layers(self, pulled: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return list(pulled)
-
     def send(self, gradient: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.convert_to_tensor(piece) for piece in gradient]
 
-    def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor | None = None) -> None:
+    def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
         def apply_in_replica(pieces: Sequence[tf.Tensor]) -> None:
             # The strategy reduces on the device of a tensor, and an argument has none until it is copied.
-            KerasWeights.apply(self, [tf.identity(piece) for piece in pieces])
+            self._apply_share([tf.identity(piece) for piece in pieces])
 
         self._strategy.run(apply_in_replica, args=(gradient,))

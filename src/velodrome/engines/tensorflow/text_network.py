@@ -1,4 +1,7 @@
-"""Language models as pure functions of one flat buffer of weights: what they share, and those without carried state."""
+"""Language models as pure functions of one flat buffer of weights, with and without a state that steps carry.
+
+The LSTM computes what the Keras model of the zoo computes, but multiplies the words of all time steps at once wherever
+the recurrence allows it: before each LSTM layer and, where most of the time goes, before the softmax."""
 
 from __future__ import annotations
 
@@ -45,15 +48,6 @@ class TextNetwork(FlatModel):
     def initial_state(self, rows: int) -> list[Array]:
         """The state at the beginning of a text."""
         return [np.zeros((rows, units), self.job.weights_dtype) for units in self.state_units]
-
-    def statistics_for_rank(self, values: Sequence[Array], rank: int) -> list[Array]:
-        return [np.array(value) for value in values]
-
-    def is_averaged(self, index: int) -> bool:
-        return False
-
-    def random_states(self) -> list[bool]:
-        return [False] * len(self.state_units)
 
     @abstractmethod
     def _read(
@@ -107,3 +101,57 @@ def _counts_of(losses: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     """Number of words and their summed loss."""
     real = tf.cast(real, tf.float64)
     return tf.stack([tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])
+
+
+def text_network(job: Job, text: Text, saved: Path | None = None) -> TextNetwork:
+    """The job's language model with the weights that its seed decides, or the one that was saved in a folder."""
+    return (LstmNetwork if job.model == "lstm-small" else StatelessTextNetwork)(job, text, saved)
+
+
+class LstmNetwork(TextNetwork):
+    """Its statistics are the state of each row: h and c of every layer."""
+
+    stateful = True
+    own_parts = ("LSTM layers with the input products of all time steps at once, instead of Keras' layers",)
+
+    @property
+    def units(self) -> list[int]:
+        """Units of each LSTM layer: half of its weights belong to them."""
+        return [shape[0] for shape in self.shapes[2:-2:3]]
+
+    @property
+    def state_units(self) -> list[int]:
+        return [units for units in self.units for _ in range(2)]
+
+    def _read(
+        self, weights: Sequence[tf.Tensor], state: Sequence[tf.Tensor], batch: Batch
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        """Column by column, as the recurrence computes them."""
+        embedding, *layers, kernel, bias = weights
+        columns = batch.inputs.shape[1]
+        now = tf.gather(embedding, tf.transpose(batch.inputs))
+        after: list[tf.Tensor] = []
+        for number in range(len(self.units)):
+            weights_here, state_here = layers[3 * number : 3 * number + 3], state[2 * number : 2 * number + 2]
+            now, *ended = _lstm(now, columns, weights_here, state_here)
+            after += ended
+        logits = tf.matmul(tf.reshape(now, [-1, self.units[-1]]), kernel) + bias
+        targets, real = (tf.reshape(tf.transpose(each), [-1]) for each in (batch.targets, batch.real))
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits), after, real
+
+
+def _lstm(
+    inputs: tf.Tensor, columns: int, weights: Sequence[tf.Tensor], state: Sequence[tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """One layer over (columns, rows, width): its outputs at each column, and its h and c after the last."""
+    kernel, recurrent, bias = weights
+    width, gates = kernel.shape
+    hidden, cell = state
+    projected = tf.matmul(tf.reshape(inputs, [-1, width]), kernel) + bias
+    outputs = []
+    for column in tf.unstack(tf.reshape(projected, [columns, -1, gates]), columns):
+        input_gate, forget_gate, candidate, output_gate = tf.split(column + tf.matmul(hidden, recurrent), 4, axis=1)
+        cell = tf.sigmoid(forget_gate) * cell + tf.sigmoid(input_gate) * tf.tanh(candidate)
+        hidden = tf.sigmoid(output_gate) * tf.tanh(cell)
+        outputs.append(hidden)
+    return tf.stack(outputs), hidden, cell

@@ -1,21 +1,28 @@
-"""The user's Keras model, tried before training on the batches that it will get: in both modes, and without a trace.
+"""The user's Keras model and loss, tried before training on the batches that they will get, in both modes.
 
-Graphs of each size of batch are traced and not run: shapes that do not fit show there already, and neither weights,
-statistics nor random numbers change.
+Neither weights, statistics nor random numbers change. A model of byte images is traced for each size of batch and not
+run: shapes that do not fit show there already. Others are run with their loss, in graphs for batches of any size, as
+training traces them: so a loss without a gradient shows, and what a user's metrics count is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.byte_input import expects_bytes
-from velodrome.engines.tensorflow.softmax import Activation, last_activation
-from velodrome.models import generators
+from velodrome.engines.tensorflow.examples import constants_of
+from velodrome.engines.tensorflow.flat import Batch
+from velodrome.engines.tensorflow.inspection import Activation, last_activation
+from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective, OwnObjective
+from velodrome.engines.tensorflow.pixels import expects_bytes
+from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
+from velodrome.models import generators, own
 from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
@@ -25,14 +32,22 @@ from velodrome.models.checks import (
     probabilities_note,
     wrong_batch,
 )
-from velodrome.models.own import fits_data
+from velodrome.tasks.own import OwnTask
+
+if TYPE_CHECKING:
+    from velodrome.engines.tensorflow.network import Network
+
+#: Settings of `compile` that the job decides instead.
+_SETTINGS = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
+#: Methods that Keras' own training loop calls.
+_METHODS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
 @dataclass(frozen=True)
 class Findings:
     """What a trial found out about a model."""
 
-    #: What it ends in while it is trained; None for logits, and for what is not recognised.
+    #: What a classifier ends in while it is trained; None for logits, and for what is not recognised.
     activation: Activation | None = None
     #: Whether it returns probabilities in training, in evaluation.
     probabilities: tuple[bool, bool] = (False, False)
@@ -73,25 +88,49 @@ class Findings:
 
 
 class Trial:
-    """Calls a model on images of the job's shape."""
+    """Calls the model of a network, and its loss."""
 
-    def __init__(self, name: str, model: keras.Model, shape: tuple[int, int, int], dtype: tf.DType) -> None:
-        self._name, self._model, self._shape, self._dtype = name, model, shape, dtype
+    def __init__(self, network: Network, way_out: str) -> None:
+        """`way_out` is what helps where only the smallest batch is too small."""
+        self._network, self._way_out, self._name = network, way_out, network.job.model
         self._byte_input = False
+        #: What the model returned in a graph, by the size of the batch and whether it trains.
+        self._returned: dict[tuple[int, bool], Any] = {}
+
+    def examine(self, outputs: Any, sizes: Sequence[int], evaluation_size: int) -> Findings:
+        """What training needs to know of a model that returned these outputs for a full batch in evaluation.
+
+        `sizes` are those of the batches, largest first. A model or loss that fails on one of them is refused.
+        """
+        objective, more = self._network.objective, dict[str, Any]()
+        if self._network.data.kind == "images":
+            more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
+        else:
+            if isinstance(objective, OutputObjective):
+                self._check_outputs(class_scores(outputs, tf.Tensor), sizes[0], objective.shape)
+            self._try_loss(sizes[0], sizes[-1], evaluation_size)
+        if not isinstance(objective, ClassObjective):
+            return Findings(**more)
+        return self._ending(objective, class_scores(outputs, tf.Tensor), sizes[-1], more)
+
+    # -- the model alone
 
     def _traced(self, size: int, *, training: bool) -> Any:
         """What the model returns in the graph of a batch."""
-        found = []
+        if (size, training) in self._returned:
+            return self._returned[size, training]
 
-        def call(images: tf.Tensor) -> None:
+        def call(inputs: Any) -> None:
             with keras.StatelessScope():
-                found.append(self._model(images, training=training))
-            self._byte_input = expects_bytes(images)
+                self._returned[size, training] = self._network.model(inputs, training=training)
+            self._byte_input = tf.is_tensor(inputs) and expects_bytes(inputs)
 
+        batch = tf.nest.map_structure(
+            lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), self._network.sample
+        )
         with generators.preserved():
-            batch = tf.TensorSpec([size, *self._shape], self._dtype)
             tf.function(call, autograph=False).get_concrete_function(batch)
-        return found[0]
+        return self._returned[size, training]
 
     def _takes(self, size: int, *, training: bool) -> bool:
         try:
@@ -100,36 +139,178 @@ class Trial:
             return False
         return True
 
-    def examine(
-        self, images: tf.Tensor, outputs: Any, classes: int, *, smallest: int, evaluation_size: int, way_out: str
-    ) -> Findings:
-        """What training needs to know of a model that returned these outputs for a full batch in evaluation.
-
-        A model that cannot be trained on such a batch or on the smallest one is refused; `way_out` is what helps where
-        only the smallest is too small.
-        """
-        full = len(images)
-        with fits_data(self._name, self._shape, building=False, batch=smallest, training=True):
+    def _try_sizes(self, outputs: Any, full: int, smallest: int, evaluation_size: int) -> dict[str, Any]:
+        """Refuse a model of images that cannot be trained on full or smallest batches; what `Findings` needs of it."""
+        data = self._network.data
+        with own.fits_data(self._name, data.input_shape, building=False, batch=smallest, training=True):
             try:
                 returned = self._traced(smallest, training=True)
             except Exception as error:
                 if smallest == full or not self._takes(full, training=True):
                     raise
-                raise wrong_batch(self._name, smallest, full, error, way_out) from error
-        trained = check_outputs(self._name, returned, tf.Tensor, smallest, classes, training=True)
-        more = {"several": not (isinstance(returned, tf.Tensor) and isinstance(outputs, tf.Tensor)),
-                "auxiliary": has_auxiliary(returned, tf.Tensor), "byte_input": self._byte_input}
+                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+        check_outputs(self._name, returned, tf.Tensor, smallest, data.class_count, training=True)
+        byte_input = self._byte_input
         # A model that takes batches of two sizes takes any.
         free = smallest < full or self._takes(evaluation_size, training=False)
-        only, found = None if free else full, last_activation(trained, classes)
-        evaluated = are_probabilities(class_scores(outputs, tf.Tensor).numpy())
-        if not evaluated or found is not None:
-            return Findings(found[0] if found else None, (evaluated, evaluated), only_batch=only, **more)
-        in_training = self._returns_probabilities(images)
-        in_evaluation = last_activation(class_scores(self._traced(smallest, training=False), tf.Tensor), classes)
-        return Findings(None, (in_training, True), in_evaluation is not None and not in_training, only, **more)
+        return {
+            "only_batch": None if free else full, "byte_input": byte_input,
+            "several": not (isinstance(returned, tf.Tensor) and isinstance(outputs, tf.Tensor)),
+            "auxiliary": has_auxiliary(returned, tf.Tensor),
+        }
 
-    def _returns_probabilities(self, images: tf.Tensor) -> bool:
-        """Whether a model whose activation is not recognised returns probabilities in training, found by a call."""
+    def _ending(self, objective: ClassObjective, outputs: tf.Tensor, size: int, more: dict[str, Any]) -> Findings:
+        """Find out whether a classifier returns probabilities, and whether their logits can be recovered."""
+        def activation(*, training: bool) -> Activation | None:
+            returned = class_scores(self._traced(size, training=training), tf.Tensor)
+            last = last_activation(returned, objective.shape[0])
+            return last[0] if last else None
+
+        trained = activation(training=True)
+        evaluated = are_probabilities(objective.shaped(outputs).numpy())
+        if not evaluated or trained is not None:
+            return Findings(trained, (evaluated, evaluated), **more)
         with generators.preserved(), keras.StatelessScope():
-            return are_probabilities(class_scores(self._model(images, training=True), tf.Tensor).numpy())
+            returned = class_scores(self._network.model(self._network.sample, training=True), tf.Tensor)
+        in_training = are_probabilities(objective.shaped(returned).numpy())
+        exact = not in_training and activation(training=False) is not None
+        return Findings(None, (in_training, True), exact, **more)
+
+    def _check_outputs(self, outputs: Any, size: int, shape: tuple[int, ...]) -> None:
+        if not tf.is_tensor(outputs):
+            raise BadRequest(
+                f"model {self._name!r} returns {type(outputs).__name__!r}, and one tensor of shape {(size, *shape)} is "
+                f"needed for task {self._network.task.name!r}: return one, or name a task of your own"
+            )
+        numbers = size * int(np.prod(shape))
+        if outputs.shape[:1] != (size,) or outputs.shape.num_elements() != numbers:
+            alone = f" or {(size, 1)}" if not shape else ""
+            raise BadRequest(
+                f"model {self._name!r} answers with shape {tuple(outputs.shape)} for {size} examples; the target needs "
+                f"{(size, *shape)}{alone}"
+            )
+
+    # -- with its loss
+
+    def _try_loss(self, full: int, smallest: int, evaluation_size: int) -> None:
+        """Run model and loss on the sizes of batches that they will get; refuse them if one fails."""
+        network = self._network
+        if isinstance(network.objective, OwnObjective):
+            # Outside a graph an error is raised by the line that causes it.
+            with self._users_code(full, training=False), generators.preserved(), keras.StatelessScope():
+                network.objective.compute(network.inputs.batch(*network.rows(full)), {}, training=False)
+        evaluate = self._loss_graph(full, training=False)
+        train = self._loss_graph(full, training=True)
+        self._try_first(evaluate, full, training=False)
+        self._try_first(train, full, training=True)
+        if smallest < full:
+            try:
+                self._run(train, smallest)
+            except Exception as error:
+                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+        with self._users_code(evaluation_size, training=False):
+            self._run(evaluate, evaluation_size)
+
+    def _loss_graph(self, size: int, *, training: bool) -> Any:
+        """The graph of loss, total, whether there is a gradient, and the user's counts by name."""
+        network = self._network
+        constants = constants_of(network.task, network.data, "train")
+
+        def call(inputs: Any, targets: Any) -> tuple[Any, ...]:
+            weights = [tf.convert_to_tensor(variable.value) for variable in network.trainable]
+            statistics = [tf.convert_to_tensor(variable.value) for variable in network.statistics]
+            number = tf.shape(tf.nest.flatten(inputs)[0], tf.int64)[0]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(weights)
+                batch = Batch(inputs, targets, number, number, constants)
+                computed, _, _ = network.compute(weights, statistics, batch, training=training)
+            gradients = tape.gradient(computed.loss, weights) if training else [computed.loss]
+            connected = any(gradient is not None for gradient in gradients)
+            named = network.objective.named if isinstance(network.objective, OwnObjective) else {}
+            # Gradients are returned to be computed: a shape may be wrong there only.
+            sums = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in gradients if each is not None]
+            return computed.loss, computed.total, tf.constant(connected), named, sums
+
+        with self._users_code(size, training=training), generators.preserved():
+            return tf.function(call, autograph=False).get_concrete_function(*network.spec)
+
+    def _run(self, graph: Any, size: int) -> tuple[float, float, bool, dict[str, float]]:
+        with generators.preserved():
+            loss, total, connected, named, _ = graph(*self._network.rows(size))
+        return float(loss), float(total), bool(connected), {name: float(value) for name, value in named.items()}
+
+    def _try_first(self, graph: Any, size: int, *, training: bool) -> None:
+        with self._users_code(size, training=training):
+            loss, total, connected, named = self._run(graph, size)
+        task = self._network.task
+        if training and not connected:
+            own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
+            what = own_loss or f"model {self._name!r}"
+            raise BadRequest(
+                f"{what} has no gradient: what it returns does not depend on a weight of the model, or was stopped by "
+                "tf.stop_gradient or a rounding"
+            )
+        if not np.isfinite(loss):
+            raise BadRequest(
+                f"the loss of a first batch of {size} examples is {loss}: look for a division by zero, a logarithm "
+                "of zero, or numbers in the data that are not finite"
+            )
+        if isinstance(task, OwnTask):
+            if total < 0 or total != round(total):
+                raise BadRequest(
+                    f"--task {task.name!r}: the count of loss() is {total:g}: return a whole number, how many the loss "
+                    "is a sum over"
+                )
+            with self._users_code(size, training=training):
+                task.learn(named, total, loss)
+
+    @contextmanager
+    def _users_code(self, size: int, *, training: bool) -> Iterator[None]:
+        """Around a call of the user's loss or model: what it raises becomes one sentence with the user's traceback."""
+        try:
+            yield
+        except VelodromeError:
+            raise
+        except Exception as error:
+            when, task = "train" if training else "evaluate", self._network.task
+            what = f"--task {task.name!r}" if isinstance(task, OwnTask) else f"model {self._name!r}"
+            raise UsersCodeFailed(
+                f"{what} cannot {when} a first batch of {size} examples: {own.reason_of(error)}"
+            ) from error
+
+
+def ignored_settings(name: str, model: keras.Model, objective: Objective) -> tuple[str, ...]:
+    """Warnings, as sentences, about what a model brings for Keras' own training loop, which is not the one used."""
+    of_classes = isinstance(objective, ClassObjective)
+    used = "cross-entropy and accuracy" if of_classes else "the loss and the metrics of its task"
+    settings = [setting for setting in _SETTINGS if _compiled_with(model).get(setting)]
+    methods = [method for method in _METHODS if getattr(type(model), method) is not getattr(keras.Model, method)]
+    notes = []
+    if settings:
+        notes.append(
+            f"model {name!r} was compiled, and its {_listed(settings)} {_verb(settings)} ignored: the job's optimizer "
+            f"and learning rate, {used} are used"
+        )
+    if methods:
+        notes.append(
+            f"model {name!r} has its own {_listed(methods)}, which {_verb(methods)} ignored: {used} are used"
+        )
+    return tuple(notes)
+
+
+def _compiled_with(model: keras.Model) -> dict[str, Any]:
+    if not model.compiled:
+        return {}
+    try:
+        config: dict[str, Any] = model.get_compile_config()
+    except Exception:  # a loss of the user's own need not be serialisable
+        return {"optimizer": model.optimizer, "loss": model.loss, "metrics": model.metrics}
+    return config
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _verb(names: list[str]) -> str:
+    return "are" if len(names) > 1 else "is"

@@ -1,9 +1,11 @@
-"""TensorFlow's training process: sets the framework up, chooses the learner of the job's strategy, runs the loop."""
+"""TensorFlow's training process: sets the framework up, builds the learner of the job's strategy, runs the loop."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -12,17 +14,22 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
+from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.catalog.world import World
 from velodrome.engines.tensorflow.cluster import (
+    PeerMonitor,
     cluster_resolver,
     limited,
     rendezvous,
     translate_errors,
+    wait_for,
     warn_if_exposed,
 )
-from velodrome.engines.tensorflow.optimizers import is_by_keras
+from velodrome.engines.tensorflow.optimizers import is_by_keras, steps_of_epoch
 from velodrome.engines.tensorflow.replicas import Replicas
+from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.tasks.base import task_of_job
+from velodrome.engines.tensorflow.weights import ReplicaWeights
 from velodrome.worker import loop
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
@@ -36,10 +43,11 @@ def train(context: Context) -> None:
     _set_devices(context)
     strategy = context.job.strategy
     if strategy == "parameter-server":
-        from velodrome.engines.tensorflow import server_roles as roles
-
         with translate_errors(context.world.me.port):
-            roles.train(context)
+            if context.role == "chief":
+                _lead(context)
+            else:
+                _serve(context)
     elif strategy == "allreduce":
         from velodrome.engines.tensorflow import allreduce
 
@@ -90,14 +98,14 @@ def _in_this_process(context: Context) -> Learner:
 
 def _replicas(context: Context, strategy: Any, devices: Sequence[str | None], *, central: bool = False) -> Learner:
     """The learner of a synchronous strategy, in the form that the job asks for."""
-    task = task_of_job(context)
-    if is_by_keras(context.job):
-        from velodrome.engines.tensorflow.stock import StockReplicas
-
-        with strategy.scope():
-            network = task.network(context)
-        return StockReplicas(context, network, strategy, devices)
-    return Replicas(context, task.network(context), strategy, devices, central=central)
+    task, steps = task_of_job(context), steps_of_epoch(context)
+    if not is_by_keras(context.job):
+        network = task.network(context)
+        flat = ReplicaWeights(context.job, network, strategy, steps, central=central)
+        return Replicas(context, network, flat, strategy, devices)
+    with strategy.scope():
+        network = task.network(context)
+    return Replicas(context, network, KerasWeights(context.job, network, strategy, steps), strategy, devices)
 
 
 def devices_for(workers: int) -> list[str]:
@@ -119,3 +127,47 @@ def _multi_worker(context: Context) -> Learner:
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
         return _replicas(context, strategy, strategy.extended.worker_devices)
+
+
+def _lead(context: Context) -> None:
+    """The chief: wait for all other processes, then run the loop."""
+    from velodrome.engines.tensorflow.parameter_server import make_strategy
+
+    limit = context.job.start_timeout
+    others = [peer for peer in context.world.members if peer.role != "chief"]
+    _ = context.data  # a phase of its own
+    with context.events.phase("connect"), context.waiting():
+        wait_for(others, limit)
+        with limited(limit):
+            strategy = make_strategy(context)
+        warn_if_exposed(context)
+    with context.events.phase("build"):
+        task = task_of_job(context)
+        with strategy.scope() if is_by_keras(context.job) else nullcontext():
+            network = task.network(context)
+        learner = task.dispatcher(context, network, strategy, PeerMonitor(others, context.events))
+    loop.run(context, learner)
+
+
+def _serve(context: Context) -> None:
+    """A worker or a server: run what the chief sends until the chief's port closes."""
+    if context.role == "worker":
+        task_of_job(context).prepare_server_worker(context)
+    chief = context.world.of_role("chief")
+    with context.events.phase("connect"), context.waiting():
+        task, index = task_of(context.world)
+        # Fewer threads than workers can block a server: each may wait in a call of its own.
+        threads = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=context.threads,
+            inter_op_parallelism_threads=max(context.threads, context.job.workers + 1),
+        )
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec(cluster_of(context.world)), job_name=task, task_index=index, protocol="grpc",
+            config=threads, start=True,
+        )
+        wait_for(chief, context.job.start_timeout)
+    monitor = PeerMonitor(chief, context.events)
+    with context.waiting():
+        while not monitor.lost:
+            time.sleep(0.2)
+    del server

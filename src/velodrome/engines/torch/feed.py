@@ -1,22 +1,33 @@
-"""Batches of examples as tensors: gathered from memory, or read from disk a little ahead of their use."""
+"""Batches of examples or of a text as tensors: gathered from memory, or read from disk a little ahead of their use.
+
+Numbers with fractions come in the job's format, whole numbers as int64, bytes of images scaled as `--pixels` says. A
+batch is copied once; bytes of images, which are converted, twice.
+"""
 
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet, Gather
-from velodrome.data.pixels import PixelTransform, transform_of
+from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
+from velodrome.data.pixels import PixelTransform
 from velodrome.job.job import Job
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.prefetch import Prefetch
-from velodrome.tasks.schedule import Indices
+from velodrome.tasks.schedule import Indices, Schedule, TextSchedule, Words, evaluation_indices, evaluation_rows
+
+#: Examples that are evaluated at a time.
+EVALUATION_BATCH = 512
+#: Targets of so many numbers or fewer are put in the order of an epoch when it begins.
+_SMALL_TARGET = 64
+
+Tensors = dict[str, torch.Tensor]
+Converter = Callable[[torch.Tensor], torch.Tensor]
 
 
 def dtype_of(job: Job) -> torch.dtype:
@@ -24,14 +35,12 @@ def dtype_of(job: Job) -> torch.dtype:
     return torch.float64 if job.dtype == "float64" else torch.float32
 
 
-Converter = Callable[[torch.Tensor], torch.Tensor]
-
-
 def converter(
     transform: PixelTransform, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, *,
     channels_last: bool,
 ) -> Converter:
-    """A function of bytes of images of (channels, height, width), stored in that order or with the channels last."""
+    """A function of bytes of images of (channels, height, width), stored in that order or with the channels last: one
+    pass to convert them, one to scale them."""
     if transform.is_plain:
         (scale,) = transform.factor
         if scale == 1:
@@ -53,112 +62,25 @@ def converter(
     return standardized
 
 
-#: Bytes of images that are read at a time from data that is not in memory.
-WINDOW_BYTES = 8 << 20
+class Replica(NamedTuple):
+    """One process among those that train together."""
+
+    rank: int
+    size: int
+    device: torch.device
+    #: Whether forward passes wait for one another, so that every process must make as many.
+    lockstep: bool = False
+
+    def evaluation_batches(self, examples: int, batch: int) -> tuple[Indices, Indices]:
+        """The examples of a set that this process evaluates, and where its batches of at most `batch` begin and end."""
+        mine = evaluation_indices(examples, self.rank, self.size)
+        if not self.lockstep:
+            return mine, np.minimum(np.arange(0, len(mine) + batch, batch), len(mine))
+        count = -(-len(range(0, examples, self.size)) // batch)  # as many as the process with the most has
+        return mine, len(mine) * np.arange(count + 1, dtype=np.int64) // max(1, count)
 
 
-class Examples(ABC):
-    """One part of a data set, iterated over in a new order for each epoch."""
-
-    def __init__(
-        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
-        channels_last: bool,
-    ) -> None:
-        """`channels_last`: images are stored as (height, width, channels), otherwise as (channels, height, width)."""
-        self._labels = _tensor(np.ascontiguousarray(part.labels, dtype=np.int64), device)
-        self._device = device
-        height, width, channels = part.images.shape[1:]
-        shape = channels, height, width
-        self._convert = converter(transform, shape, dtype, device, channels_last=channels_last)
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def begin(self, indices: Indices, offsets: Indices) -> torch.Tensor:
-        """Use this order of examples, with the offsets of its steps; returns the labels in that order."""
-        self._indices = torch.from_numpy(indices).to(self._device)
-        return self._labels.index_select(0, self._indices)
-
-    @abstractmethod
-    def images(self, low: int, high: int) -> torch.Tensor:
-        """Images (count, channels, height, width), from position `low` of the order up to, not including, `high`. Must
-        be called for one step after the other."""
-
-
-class InMemoryExamples(Examples):
-    """All images in memory, or in that of the device."""
-
-    def __init__(
-        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
-        channels_last: bool,
-    ) -> None:
-        super().__init__(part, transform, dtype, device, channels_last=channels_last)
-        # Models of the zoo take channels-last memory, which is faster for convolutions on a CPU; a user's model may not
-        # (`view` fails).
-        images = part.images if channels_last else part.images.transpose(0, 3, 1, 2)
-        self._images = _tensor(np.ascontiguousarray(images), device)
-        self._channels_last = channels_last
-
-    def images(self, low: int, high: int) -> torch.Tensor:
-        chosen = self._convert(self._images.index_select(0, self._indices[low:high]))
-        return chosen.permute(0, 3, 1, 2) if self._channels_last else chosen
-
-
-class StreamedExamples(Examples):
-    """Images mapped from disk: a thread reads the next few steps while the ones before are trained on."""
-
-    def __init__(
-        self, part: ExamplePart, transform: PixelTransform, dtype: torch.dtype, device: torch.device, *,
-        channels_last: bool,
-    ) -> None:
-        super().__init__(part, transform, dtype, device, channels_last=True)
-        self._gather, self._channels_last = Gather(part.images), channels_last
-        self._bytes = int(np.prod(part.images.shape[1:]))
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="examples")
-
-    def begin(self, indices: Indices, offsets: Indices) -> torch.Tensor:
-        self._order, self._window = indices, (0, 0)
-        longest = int(np.diff(offsets).max(initial=1))
-        steps = max(1, WINDOW_BYTES // max(1, longest * self._bytes))
-        # Windows end where steps do.
-        self._ends = np.unique(np.append(offsets[::steps], offsets[-1:])).tolist()
-        self._number = 0
-        self._next = self._read(0)
-        return super().begin(indices, offsets)
-
-    def _read(self, number: int) -> Future[np.ndarray] | None:
-        if number + 1 >= len(self._ends):
-            return None
-        return self._reader.submit(self._gather, self._order[self._ends[number] : self._ends[number + 1]])
-
-    def images(self, low: int, high: int) -> torch.Tensor:
-        while low >= self._window[1]:
-            assert self._next is not None, "steps must be requested in order"
-            self._held = self._next.result()
-            self._window = self._ends[self._number], self._ends[self._number + 1]
-            self._number += 1
-            self._next = self._read(self._number)
-        first = self._window[0]
-        chosen = torch.from_numpy(self._held[low - first : high - first]).to(self._device)
-        chosen = self._convert(chosen).permute(0, 3, 1, 2)
-        return chosen if self._channels_last else chosen.contiguous()
-
-
-def examples_of(
-    data: ExampleSet, part: str, job: Job, device: torch.device, *, channels_last: bool,
-    pixels: PixelTransform | None = None,
-) -> Examples:
-    """A part of the data set, in memory unless its images are mapped from a file."""
-    chosen: ExamplePart = getattr(data, part)
-    kind = StreamedExamples if isinstance(chosen.images, np.memmap) else InMemoryExamples
-    transform = pixels or transform_of(job.pixels, data)
-    return kind(chosen, transform, dtype_of(job), device, channels_last=channels_last)
-
-
-Tensors = dict[str, torch.Tensor]
-
-#: Targets of so many numbers or fewer are put in the order of an epoch at its begin.
-_SMALL_TARGET = 64
+# -- columns
 
 
 class Column:
@@ -170,7 +92,7 @@ class Column:
     ) -> None:
         self._dtype = torch.int64 if field.is_whole and field.dtype != "bool" else dtype
         self._device, self._image, self._channels_last = device, image, channels_last
-        self._convert: Callable[[torch.Tensor], torch.Tensor] | None = None
+        self._convert: Converter | None = None
         if image and field.dtype == "uint8":
             assert pixels is not None, "bytes of images have a transform"
             height, width, channels = field.shape
@@ -207,6 +129,8 @@ class Columns:
         self, data: ExampleSet, dtype: torch.dtype, device: torch.device, *, channels_last: bool,
         pixels: PixelTransform | None,
     ) -> None:
+        """`channels_last`: images lie in memory as (height, width, channels), which is faster for convolutions on a
+        CPU; a user's model may not take it (`view` fails)."""
         self.inputs = {
             one.name: Column(one, dtype, device, image=one.name in data.images, channels_last=channels_last,
                              pixels=pixels)
@@ -223,7 +147,10 @@ def _ready(columns: Mapping[str, Column], arrays: Mapping[str, np.ndarray]) -> T
     return {name: column.ready(column.held(arrays[name])) for name, column in columns.items()}
 
 
-class HeldFeed:
+# -- parts
+
+
+class HeldPart:
     """A part in memory, or in that of the device."""
 
     def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
@@ -247,28 +174,133 @@ class HeldFeed:
         return Batch(inputs, targets)
 
 
-class AheadFeed:
+class PrefetchedPart:
     """A part that is mapped from files or computed: a thread reads the next few steps."""
 
     def __init__(self, part: ExamplePart, columns: Columns, device: torch.device) -> None:
-        self._ahead, self._columns = Prefetch(part), columns
+        self._prefetch, self._columns = Prefetch(part), columns
 
     def begin(self, indices: Indices, offsets: Indices, epoch: int = 0) -> None:
-        self._ahead.begin(indices, offsets, epoch)
+        self._prefetch.begin(indices, offsets, epoch)
 
     def batch(self, low: int, high: int) -> Batch:
-        return self._columns.batch(*self._ahead.rows(low, high))
+        return self._columns.batch(*self._prefetch.rows(low, high))
 
 
-Feed = HeldFeed | AheadFeed
-
-
-def feed_of(part: ExamplePart, columns: Columns, device: torch.device) -> Feed:
+def part_of(part: ExamplePart, columns: Columns, device: torch.device) -> HeldPart | PrefetchedPart:
     """Where the batches of a part come from. Begin with an order of examples, then request one step after another."""
-    return HeldFeed(part, columns, device) if part.in_memory else AheadFeed(part, columns, device)
+    return HeldPart(part, columns, device) if part.in_memory else PrefetchedPart(part, columns, device)
 
 
 def repeated(batch: Batch, times: int) -> Any:
     """What the model takes for a batch, its examples repeated."""
     inputs = {name: torch.cat([tensor] * times) for name, tensor in batch.inputs.items()}
     return Batch(inputs, {}).x
+
+
+# -- feeds
+
+
+class Feed(Protocol):
+    """The batches of a process, in training and evaluation."""
+
+    def begin_epoch(self, schedule: Any, epoch: int) -> None:
+        """Use the order of this schedule."""
+
+    def steps(self, first: int, last: int) -> Iterator[tuple[Batch | None, float]]:
+        """The batches of steps, None where this process has no example, and what the loss of each is divided by: the
+        examples of the step over all processes, or the rows of a text."""
+
+    def evaluation(self, part: str) -> Iterator[Batch]:
+        """The batches of this process's share of a part."""
+
+    def places(self, part: str) -> tuple[int, Indices]:
+        """How many examples a part has, and which of them this process evaluates."""
+
+
+class ExampleFeed:
+    """Examples by their numbers."""
+
+    def __init__(self, data: ExampleSet, columns: Columns, replica: Replica) -> None:
+        self._data, self._columns, self._replica = data, columns, replica
+        self._parts: dict[str, HeldPart | PrefetchedPart] = {}
+        self.train = self._part("train")
+
+    def _part(self, name: str) -> HeldPart | PrefetchedPart:
+        if name not in self._parts:
+            self._parts[name] = part_of(getattr(self._data, name), self._columns, self._replica.device)
+        return self._parts[name]
+
+    def begin_epoch(self, schedule: Schedule, epoch: int) -> None:
+        partition = schedule.partition(self._replica.rank)
+        self._offsets, self._batches = partition.offsets.tolist(), partition.batch.tolist()
+        self.train.begin(partition.indices, partition.offsets, epoch)
+
+    def steps(self, first: int, last: int) -> Iterator[tuple[Batch | None, float]]:
+        train, offsets, batches = self.train, self._offsets, self._batches
+        for step in range(first, last):
+            low, high = offsets[step], offsets[step + 1]
+            # Not by a variable, which would keep the batch while the optimizer could have its memory.
+            yield train.batch(low, high) if low < high else None, batches[step]
+
+    def evaluation(self, part: str) -> Iterator[Batch]:
+        chosen = self._part(part)
+        mine, offsets = self._evaluated(part)
+        chosen.begin(mine, offsets)
+        for low, high in pairwise(offsets.tolist()):
+            yield chosen.batch(low, high)
+
+    def places(self, part: str) -> tuple[int, Indices]:
+        return len(getattr(self._data, part)), self._evaluated(part)[0]
+
+    def _evaluated(self, part: str) -> tuple[Indices, Indices]:
+        return self._replica.evaluation_batches(len(getattr(self._data, part)), EVALUATION_BATCH)
+
+
+class TextFeed:
+    """Rows of a text side by side. The state of each row is carried from step to step, where the network has one; a
+    network without state reads every step's words by themselves."""
+
+    def __init__(self, text: Any, unroll: int, objective: Any, replica: Replica) -> None:
+        """`objective` has the `state` after its last loss, and the `initial_state` of so many rows."""
+        self._text, self._unroll, self._objective, self._replica = text, unroll, objective, replica
+
+    def _tensor(self, words: Words) -> torch.Tensor:
+        return torch.from_numpy(words).to(self._replica.device, torch.int64)
+
+    def begin_epoch(self, schedule: TextSchedule, epoch: int) -> None:
+        rows = self._tensor(schedule.rows(self._text.train, self._replica.rank))
+        ends = [len(rows) * part // schedule.parts for part in range(schedule.parts + 1)]
+        #: The rows of each part of a step; the last has some unless none has.
+        self._parts = [rows[low:high] for low, high in pairwise(ends)]
+        self._batch = schedule.batch
+        self._states = [self._objective.initial_state(len(part)) for part in self._parts]
+
+    def steps(self, first: int, last: int) -> Iterator[tuple[Batch | None, float]]:
+        for number in range(first, last):
+            step, part = divmod(number, len(self._parts))
+            rows, columns = self._parts[part], slice(step * self._unroll, (step + 1) * self._unroll)
+            if not len(rows):
+                yield None, self._batch
+                continue
+            inputs = {"words": rows[:, columns], "state": self._states[part]}
+            yield Batch(inputs, {"y": rows[:, 1:][:, columns]}), self._batch
+            self._states[part] = self._objective.state
+
+    def evaluation(self, part: str) -> Iterator[Batch]:
+        read = evaluation_rows(getattr(self._text, part), self._replica.rank, self._replica.size)
+        if self._replica.lockstep:
+            read = read.with_a_row()
+        if not len(read.inputs):
+            return
+        words, targets = self._tensor(read.inputs), self._tensor(read.targets)
+        real = torch.from_numpy(read.real).to(self._replica.device)
+        state = self._objective.initial_state(len(words))
+        for first in range(0, words.shape[1], self._unroll):
+            columns = slice(first, first + self._unroll)
+            yield Batch({"words": words[:, columns], "state": state},
+                        {"y": targets[:, columns], "counted": real[:, columns]})
+            state = self._objective.state
+
+    def places(self, part: str) -> tuple[int, Indices]:
+        return 0, np.zeros(0, np.int64)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +12,25 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
 from velodrome.engines.torch import model_file as saved
-from velodrome.engines.torch.generators import generators_of
+from velodrome.engines.torch.counting import Answers, EvaluationCounts, Tally
+from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.inspection import inspect_step
-from velodrome.engines.torch.model_file import load_initial_weights
+from velodrome.engines.torch.model_state import average_buffers, broadcast_weights, generators_of, start_from_weights
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, make_optimizer, squared_norm
-from velodrome.engines.torch.tasks.base import Replica, task_class
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, report_implementation, squared_norm
+from velodrome.engines.torch.tasks import task_of_job
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
-from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.examples import ExampleTask
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Learner, Part, State
-from velodrome.worker.transport_learner import gather
+from velodrome.worker.learner import Inspection, Part, State
+from velodrome.worker.transport_learner import TransportLearner
 
 
-class TorchLearner(Learner):
+class TorchLearner(TransportLearner):
     """One process's copy of the network. Subclasses define how the gradients of several processes are combined."""
 
     #: What a subclass multiplies the loss with, to undo what its engine divides by.
@@ -44,28 +40,31 @@ class TorchLearner(Learner):
     #: The weights to save, by name, where a process has only some of them: set in the chief by `collect_model`.
     _collected: dict[str, torch.Tensor] | None = None
     #: Whether forward passes wait for one another, so that every process must make as many.
-    forward_together = False
+    lockstep = False
     #: What the losses of the last batch that came one per example were multiplied by, and for which batches it is.
     _last_factors: tuple[tuple[float, int, torch.dtype], torch.Tensor] | None = None
 
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
-        self._context, self._network, self._transport, self._device = context, network, transport, device
+        super().__init__(context, transport)
+        self._network, self._device = network, device
+        self._task, self._objective = task_of_job(context), network.objective
         #: The processes among which examples are divided.
         self._among: Transport = transport if context.strategy.divides_batch else Alone()
         self._model = network.model
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
-        self._start_from_weights()
+        start_from_weights(context, self._model, transport.rank)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
         self._rates: NDArray[np.float64] | None = None
         self._next_rates: Iterator[float] = iter(())
         self._accumulate, self._added = context.job.accumulate, 0
-        self.implementation = self._report_implementation()
+        self.implementation = report_implementation(context, self._optimizer, self.path)
         self.forward: nn.Module = self._wrapped()
-        self._task = task_class(context)(context, self._network, self._replica())
+        among = Replica(self._among.rank, self._among.size, device, self.lockstep)
+        self._feed = self._task.feed(self._network, among)
         self._epochs = 0
 
     # -- what a strategy may change
@@ -76,11 +75,7 @@ class TorchLearner(Learner):
 
     def _wrapped(self) -> nn.Module:
         """The module that the forward pass calls."""
-        return self._network.forward
-
-    def _replica(self) -> Replica:
-        """Which part of the examples this process computes with."""
-        return Replica(self._among.rank, self._among.size, self._device, self.forward_together)
+        return self._network.module
 
     @property
     def _drawing_rank(self) -> int:
@@ -106,30 +101,13 @@ class TorchLearner(Learner):
     def _between_steps(self) -> None:
         """Wait until no process computes with the parameters, where they are shared."""
 
-    def _report_implementation(self) -> dict[str, Any]:
-        """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
-        job = self._context.job
-        report = self._context.strategy.implementation.report(job.implementation, self.path)
-        if job.has_own_optimizer:
-            ours = (FUSED_OPTIMIZER, STOCK_OPTIMIZER)
-            for parts in ("own", "framework"):
-                report[parts] = [part for part in report[parts] if part not in ours]
-            report["framework"].append(f"your optimizer {job.optimizer}")
-        if missing := self._optimizer.missing:
-            report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
-            if self._context.is_chief:
-                names = " and ".join(f"torch.{name}" for name in missing)
-                message = f"this PyTorch lacks {names}: optimizer steps use public functions and take longer"
-                self._context.events.emit("warning", message=message)
-        return report
-
     # -- training
 
     def begin_epoch(self, schedule: Any) -> None:
         self._collected = None  # the whole model, which takes memory
         self._epochs += 1
-        self._task.epoch = self._epochs
-        self._task.begin_epoch(schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule)
+        divided = schedule.in_parts(self._accumulate) if self._accumulate > 1 else schedule
+        self._feed.begin_epoch(divided, self._epochs)
         # Dropout depends on seed, epoch and rank only, so that a resumed run draws what an undisturbed one does.
         seeds = np.random.SeedSequence([self._context.job.seed, self._epochs, self._drawing_rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
@@ -145,11 +123,38 @@ class TorchLearner(Learner):
     def train(self, first: int, last: int) -> Counts:
         if self._rates is not None:
             self._next_rates = iter(self._rates[first:last].tolist())
-        if self._accumulate == 1:
-            return self._task.train(first, last, self)
-        # What is a step for the task is here one of the batches that a step adds up.
-        self._will_add(True)
-        return self._task.train(first * self._accumulate, last * self._accumulate, self)
+        if self._accumulate > 1:
+            self._will_add(True)
+        # What is a step for the feed is one of the batches that a step adds up.
+        return self._train_batches(first * self._accumulate, last * self._accumulate)
+
+    def _train_batches(self, first: int, last: int) -> Counts:
+        """Train so many batches; nothing is read back from the device before the end."""
+        objective, forward, tally = self._objective, self.forward, Tally(self._objective)
+        by_examples, counts_first = objective.by_examples, not objective.changes_tensors
+        # `step` adds up and scales in one operation. FSDP warns of modules that return views, which losses may be.
+        objective.adds_up = self.lockstep
+        try:
+            for batch, whole in self._feed.steps(first, last):
+                if batch is None:
+                    idle = self.idle_loss()  # where forward passes wait for one another, the sum comes after them
+                    self.step(idle, whole if by_examples else self.sum(0) or 1)
+                    continue
+                loss = forward(batch.inputs, batch.targets)
+                if not by_examples:
+                    whole = self.sum(objective.total) or 1
+                if counts_first:
+                    tally.add(loss.detach(), batch)
+                    del batch  # the backward pass ends its use: the optimizer has more of the processor's cache
+                    self.step(loss, whole)
+                else:
+                    self.step(loss, whole)
+                    tally.add(loss.detach(), batch)
+                    del batch
+                del loss  # the next batch takes the memory of this one, which is in the cache
+        finally:
+            objective.adds_up = True
+        return tally.counts(self._context.task.counted)
 
     def inspect(self, step: int, weight_size: int) -> Inspection:
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
@@ -222,18 +227,7 @@ class TorchLearner(Learner):
     # -- statistics and evaluation
 
     def average_statistics(self) -> None:
-        buffers = [buffer for buffer in self._model.buffers() if buffer.is_floating_point() and buffer.numel()]
-        if self._among.size == 1 or not buffers:
-            return
-        flat = np.concatenate([buffer.detach().double().cpu().numpy().ravel() for buffer in buffers])
-        self._among.all_reduce(flat)
-        flat /= self._among.size
-        offset = 0
-        with torch.no_grad():
-            for buffer in buffers:
-                mean = torch.from_numpy(flat[offset : offset + buffer.numel()])
-                buffer.copy_(mean.view(buffer.shape))
-                offset += buffer.numel()
+        average_buffers(self._model, self._among)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -251,25 +245,27 @@ class TorchLearner(Learner):
 
     def evaluate(self, part: Part) -> Counts:
         with self._averaged():
-            mine = self._task.evaluate(part)
-        names = self._context.task.counted
-        nothing = np.zeros(0)
-        found = nothing if mine.answers is None or part != "test" else correctness_bits.to_vector(mine.answers)
-        optional = (nothing if vector is None else vector for vector in (mine.confusion, mine.scores))
-        parts = [mine.counts.vector(names), *optional, found]
-        vector = np.concatenate(parts)
-        self._among.all_reduce(vector)
-        summed, confusion, scores, found = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
-        if mine.confusion is not None:
-            classes = math.isqrt(len(confusion))
-            self.confusion = confusion.round().astype(np.int64).reshape(classes, classes)
-        if mine.answers is not None and part == "test":
-            self.answers = correctness_bits.from_vector(found, len(mine.answers))
-        counts, task = Counts.of(summed, names), self._context.task
-        if mine.scores is None:
-            return counts
-        assert isinstance(task, ExampleTask), "only they have scores"
-        return replace(counts, own={**counts.own, **task.count_scores(self._context.data, part, scores)})
+            mine = self._evaluate(part)
+        summed = mine.summed(self._among, self._context, part)
+        if summed.confusion is not None:
+            self.confusion = summed.confusion.round().astype(np.int64)
+        if summed.answers is not None:
+            self.answers = summed.answers
+        return summed.counts
+
+    def _evaluate(self, part: Part) -> EvaluationCounts:
+        """Evaluate this process's share of a part."""
+        module, tally = self._network.module, Tally(self._objective, part)
+        answers = Answers(self._objective, *self._feed.places(part))
+        module.eval()
+        with torch.no_grad():  # a model may keep tensors, which inference_mode would spoil for training
+            for batch in self._feed.evaluation(part):
+                loss = module(batch.inputs, batch.targets)
+                answers.add(batch)
+                tally.add(loss, batch)
+                self._context.status.seen += 1
+        module.train()
+        return answers.counts(tally.counts(self._context.task.counted))
 
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted
@@ -281,13 +277,6 @@ class TorchLearner(Learner):
 
     def generators(self) -> Generators:
         return super().generators() | generators_of(self._model)
-
-    def gather(self, data: bytes) -> list[bytes]:
-        def total(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-            self._transport.all_reduce(vector)
-            return vector
-
-        return gather(data, self._transport.rank, self._transport.size, total)
 
     def state(self) -> State:
         model = {
@@ -319,12 +308,7 @@ class TorchLearner(Learner):
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
             return ()
-        name, sample = self._context.job.model, self._network.sample
-        notes = saved.check_saving(name, self._model, self._collected)
-        problem = saved.reload_problem(
-            name, self._model, self.save, sample() if sample else None, folder, self._collected
-        )
-        return notes if problem is None else (*notes, saved.not_reloaded(name, problem))
+        return saved.check(self._context, self._network, self._model, self.save, folder, self._collected)
 
     def save(self, folder: Path) -> None:
         job = self._context.job
@@ -337,30 +321,11 @@ class TorchLearner(Learner):
         average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
             average.swap()
-        saved.save(folder, self._model, description | self._task.description(), self._collected)
+        saved.save(folder, self._model, description | self._task.description(self._network), self._collected)
         if average is not None:
             average.swap()
 
-    def close(self) -> None:
-        self._transport.close()
-
-    def _start_from_weights(self) -> None:
-        """Load the weights that the job starts from; the other processes get them from rank 0."""
-        file, context = self._context.job.weights, self._context
-        if file is None or self._transport.rank or (context.resume and checkpoint.latest(context.folder)):
-            return
-        for note in load_initial_weights(self._model, file):
-            context.events.emit("warning", message=note)
-
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""
-        if self._transport.size == 1:
-            return
-        for value in self._model.state_dict().values():
-            if not isinstance(value, torch.Tensor) or not value.numel():
-                continue
-            array = value.detach().cpu().contiguous().numpy()  # the memory of the value itself, if that is possible
-            with self._context.waiting():
-                self._transport.broadcast(array.reshape(-1).view(np.uint8))
-            with torch.no_grad():
-                value.copy_(torch.from_numpy(array))
+        with self._context.waiting():
+            broadcast_weights(self._model, self._transport)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from velodrome.engines.torch.calling import tensors_in
-from velodrome.engines.torch.generators import generators_of
+from velodrome.engines.torch.model_state import generators_of
 from velodrome.engines.torch.trial import untouched
 from velodrome.models.checks import Operation, is_for_bytes
 from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS

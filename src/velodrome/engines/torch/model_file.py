@@ -10,19 +10,28 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as serialize
 from torch import nn
 
 from velodrome import files
+from velodrome.catalog.models import is_own
 from velodrome.engines.torch import network, trial
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
-from velodrome.models.initial_weights import Matching, check_readable
-from velodrome.models.recipe import DESCRIPTION, README, arguments_of, loading_recipe, read_description, tuples
+from velodrome.models.description import check_data
+from velodrome.models.recipe import (
+    DESCRIPTION,
+    README,
+    building_arguments,
+    loading_recipe,
+    read_description,
+    tuples,
+)
 from velodrome.tasks.counts import Batch
+from velodrome.worker.context import Context
 
 WEIGHTS = "model.safetensors"
 
@@ -73,6 +82,20 @@ def check_saving(
                 ) from error
     left_out = ", ".join(not_saved(model))
     return (f"model {name!r} has state that is no tensor and will not be saved: {left_out}",) if left_out else ()
+
+
+def check(
+    context: Context, about: network.Network, model: nn.Module, write: Callable[[Path], None], folder: Path,
+    weights: dict[str, torch.Tensor] | None,
+) -> tuple[str, ...]:
+    """Refuse a user's model that cannot be saved; what he should know about loading what `write` saves. `weights` as
+    for `save`."""
+    name = context.job.model
+    notes = check_saving(name, model, weights)
+    # Labelled images alone: other models may take several inputs.
+    sample = about.sample().x if about.sample and context.data.kind == "images" else None
+    problem = reload_problem(name, model, write, sample, folder, weights)
+    return notes if problem is None else (*notes, not_reloaded(name, problem))
 
 
 def reload_problem(
@@ -129,20 +152,11 @@ def load(folder: Path, name: str | None = None, arguments: Mapping[str, Any] | N
 
 def restored(folder: Path, about: Mapping[str, Any]) -> nn.Module:
     """The model of a folder whose description was read for the model that is expected there."""
+    stored, dtype = load_file(folder / WEIGHTS), getattr(torch, about["dtype"])
     if about.get("kind") == "text":
-        language = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0))
-        language.to(getattr(torch, about["dtype"])).load_state_dict(load_file(folder / WEIGHTS))
-        return language.eval()
-    if about.get("kind") == "arrays":
-        return _load_arrays(folder, about)
-    shape, stored = tuple(about["input_shape"]), load_file(folder / WEIGHTS)
-    if about.get("engine") == "jax":  # with the same names and layouts, but for images with channels last
-        shape = (shape[2], *shape[:2])
-    model = network.make(about["model"], about.get("model_args", {}), shape, about["classes"])
-    model = model.to(torch.float64 if about["dtype"] == "float64" else torch.float32)
-    trial.initialise(about["model"], model, lambda: torch.zeros(
-        about.get("only_batch") or 1, *shape, dtype=getattr(torch, about["dtype"])
-    ))
+        model: nn.Module = torch_zoo.build_text(about["model"], about["vocabulary"], about.get("context", 0)).to(dtype)
+    else:
+        model = _built(about, dtype)
     if about.get("engine") == "jax":  # which does not count the batches that it normalised
         counted = {name: one for name, one in model.state_dict().items() if name.endswith(".num_batches_tracked")}
         stored = {**counted, **stored}
@@ -150,36 +164,31 @@ def restored(folder: Path, about: Mapping[str, Any]) -> nn.Module:
     return model.eval()
 
 
-def _load_arrays(folder: Path, about: Mapping[str, Any]) -> nn.Module:
-    from velodrome.engines.torch.array_network import make
+def _built(about: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
+    """A model of examples, with fresh weights."""
+    shape, named, only_batch = tuples(about["input_shape"]), about.get("inputs", {}), about.get("only_batch")
+    if about.get("engine") == "jax":  # with the same names and layouts, but for images with channels last
+        shape = (shape[2], *shape[:2])
+    arguments = building_arguments(about) if is_own(about["model"]) else about.get("model_args", {})
+    outputs = about["returns"] if about.get("kind") == "arrays" else about["classes"]
+    model = network.make(about["model"], arguments, shape, outputs).to(dtype)
+    shapes = shape if isinstance(shape, dict) else {next(iter(named), "x"): shape}
+    whole = {name for name, one in named.items()
+             if np.dtype(one["dtype"]).kind in "iu" and name not in about["images"]}
 
-    shape, dtype = tuples(about["input_shape"]), getattr(torch, about["dtype"])
-    model = make(about["model"], arguments_of(about), shape, about["returns"]).to(dtype)
-    if about["lazy"]:
-        whole = {name: np.dtype(one["dtype"]).kind in "iu" and name not in about["images"]
-                 for name, one in about["inputs"].items()}
-        shapes = shape if isinstance(shape, dict) else {next(iter(whole)): shape}
-        zeros = {
-            name: torch.zeros(about["only_batch"] or 1, *each, dtype=torch.int64 if whole[name] else dtype)
-            for name, each in shapes.items()
-        }
-        trial.initialise(about["model"], model, lambda: Batch(zeros, {}).x)
-    model.load_state_dict(load_file(folder / WEIGHTS), strict=about.get("strict", True))
-    return model.eval()
+    def zeros() -> Any:
+        return Batch({name: torch.zeros(only_batch or 1, *each, dtype=torch.int64 if name in whole else dtype)
+                      for name, each in shapes.items()}, {}).x
+
+    trial.initialise(about["model"], model, zeros)
+    return model
 
 
-@torch.no_grad()
-def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
-    """Copy what matches by name and shape into the model; what did not match, as sentences."""
-    check_readable(file)
-    places = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    try:
-        with safe_open(file, framework="pt") as stored:
-            # Shapes alone: only what fits is read.
-            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
-            for name in matching.loaded:
-                places[name].copy_(stored.get_tensor(name))
-    except SafetensorError as error:
-        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
-    return matching.notes()
+def load_saved(context: Context) -> tuple[nn.Module | None, dict[str, Any] | None]:
+    """The saved model that a job evaluates in place of training, and its description; None for one that trains."""
+    folder, job = context.saved_model, context.job
+    if folder is None:
+        return None, None
+    about = read_description(folder, job.model, job.model_args)
+    check_data(about, context.data)
+    return restored(folder, about).train(), about

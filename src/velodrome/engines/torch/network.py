@@ -3,101 +3,75 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import nn
 
 from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
-from velodrome.data.pixels import PixelTransform, transform_of
+from velodrome.data.pixels import PixelTransform, transform_of_arrays
 from velodrome.engines.torch import trial
-from velodrome.engines.torch.calling import LogitsModel, call
-from velodrome.engines.torch.feed import converter, dtype_of
+from velodrome.engines.torch.calling import LogitsModel
+from velodrome.engines.torch.feed import EVALUATION_BATCH, Columns, dtype_of
 from velodrome.engines.torch.model_checks import expects_bytes, put_channels_last
+from velodrome.engines.torch.objectives import (
+    ClassObjective,
+    ErrorObjective,
+    LabelObjective,
+    LanguageObjective,
+    Objective,
+    ObjectiveModule,
+)
+from velodrome.engines.torch.own_task import OwnObjective
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
 from velodrome.models.checks import byte_input_note, other_size, way_out
-from velodrome.tasks.supervised import Classification
+from velodrome.tasks.counts import Batch
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.own import OwnTask
+from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
-#: Sum of the losses of a batch, from the model's outputs and the labels.
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def loss_of_logits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Also correct for log-probabilities, which are normalised logits."""
-    return functional.cross_entropy(outputs, labels, reduction="sum")
-
-
-def training_loss(job: Job) -> Loss:
-    """The loss that a job trains with: its labels may be smoothed. Evaluation uses the labels as they are."""
-    if not job.label_smoothing:
-        return loss_of_logits
-    return partial(functional.cross_entropy, reduction="sum", label_smoothing=job.label_smoothing)
-
-
-class Autocast(nn.Module):
-    """A model whose layers compute in bfloat16 where that is safe; its weights and what it returns are float32."""
-
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        super().__init__()
-        self.model, self._device = model, device.type
-
-    def forward(self, *inputs: Any) -> Any:
-        with torch.autocast(self._device, torch.bfloat16):
-            outputs = self.model(*inputs)
-        return _float32(outputs)
-
-
-def _float32(outputs: Any) -> Any:
-    """Tensors, or tuples of them, in float32."""
-    return outputs.float() if isinstance(outputs, torch.Tensor) else tuple(map(_float32, outputs))
+Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model that fits the data, on its device and in its number format."""
+    """A model that fits the data, on its device and in its number format, joined with its objective."""
 
     model: nn.Module
-    #: What is minimised; `evaluation_loss` is what is reported of validation and test.
-    loss: Loss
-    #: Whether it is from the zoo: then its properties are known and need no checks.
+    #: What strategies call and wrap: the model, or what returns logits in its place, and the objective.
+    module: ObjectiveModule
+    #: Whether the model is from the zoo: then its properties are known and need no checks.
     from_zoo: bool
     #: Whether images lie in memory with the channels last.
     channels_last: bool = False
-    #: The smallest batch a process can train on: batch normalisation has no variance of one example.
-    minimum_batch: int = 1
-    #: Makes a batch of images, for trying the model.
-    sample: Callable[[], torch.Tensor] | None = None
-    #: How bytes become its input; None for a language model.
+    #: How bytes become its input; None where it gets no images of bytes.
     pixels: PixelTransform | None = None
-    #: What is called instead of the model, where the model does not return logits for every batch or does not compute
-    #: in the format of its weights.
-    adapter: nn.Module | None = None
     #: What a saved model records of it: what it returns in evaluation, the only batch it takes, whether a call gave it
     #: its shapes.
-    saved_as: dict[str, Any] = field(default_factory=lambda: {"outputs": "logits", "only_batch": None, "lazy": False})
+    saved_as: Mapping[str, Any] = field(
+        default_factory=lambda: {"outputs": "logits", "only_batch": None, "lazy": False}
+    )
     #: What the user should know about the model, as sentences.
     notes: tuple[str, ...] = ()
-    evaluation_loss: Loss = loss_of_logits
-    #: Calls a copy of the model as training does, for trying it; by default with `sample`.
-    call: Callable[[nn.Module], object] | None = None
+    #: Makes a batch for trying the model; None for a language model.
+    sample: Callable[[], Batch] | None = None
 
     @property
-    def forward(self) -> nn.Module:
-        """What training and evaluation call: it returns what the loss takes."""
-        return self.adapter or self.model
+    def objective(self) -> Any:
+        return self.module.objective
 
     def call_copy(self, tried: nn.Module) -> object:
-        """Call a copy of the model as training does."""
-        return self.call(tried) if self.call else tried(self.sample() if self.sample else None)
+        """Compute the loss of a copy of the model, as training does."""
+        assert self.sample is not None, "a model of examples"
+        return self.objective.loss(tried, self.sample())
 
     def leaves_parameters_unchanged(self) -> bool:
         """Whether a forward pass in training changes no parameter: only then may processes share them."""
@@ -121,92 +95,193 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
 
 
-def make(model: str, arguments: dict[str, Any], input_shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Build a model by name for images of (channels, height, width)."""
+# -- the model
+
+
+def input_shape_of(data: ExampleSet) -> Shape:
+    """The shape of the only input, or of each by name; images are (channels, height, width)."""
+    shapes = {
+        one.name: (one.shape[-1], *one.shape[:-1]) if one.name in data.images else one.shape for one in data.inputs
+    }
+    return next(iter(shapes.values())) if len(shapes) == 1 else shapes
+
+
+def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
+    """Build a model by name; `arguments` are those of a user's function."""
     if not is_own(model):
         if arguments:
             raise BadRequest(f"--model-arg {next(iter(arguments))!r}: model {model!r} of the zoo takes no arguments")
-        return torch_zoo.build(model, input_shape, classes)
+        return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
     builder = own.builder_of(model)
     with own.fits_data(model, input_shape, building=True, engine="torch"):
-        built = builder(input_shape=input_shape, classes=classes, **arguments)
+        built = builder(**arguments)
     if not isinstance(built, nn.Module):
         raise own.wrong_framework(model, built, "torch")
     return built
 
 
-def build(job: Job, data: ExampleSet, device: torch.device, *, evaluation_batch: int) -> Network:
-    """The job's network with the weights that its seed decides, or `BadRequest`.
-
-    `evaluation_batch` is the number of examples that are evaluated at a time.
-    """
-    height, width, channels = data.input_shape
-    shape = channels, height, width
-    seed_everything(job.seed)
-    dtype, pixels = dtype_of(job), transform_of(job.pixels, data)
-    model = make(job.model, job.model_args, shape, data.class_count).to(device=device, dtype=dtype)
-    convert = converter(pixels, shape, dtype, device, channels_last=False)
-
-    def sample(count: int) -> torch.Tensor:
-        """So many images; they come round again where there are fewer."""
-        chosen = data.train.images[np.arange(count) % len(data.train)].transpose(0, 3, 1, 2)
-        return convert(torch.from_numpy(np.array(chosen, order="C")).to(device))
-
+def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any]:
+    """What the user's function is called with."""
+    shape, outputs = input_shape_of(data), task.outputs(data)
     if not is_own(job.model):
-        model = model.to(memory_format=torch.channels_last)
-        mixed = Autocast(model, device) if job.dtype == "bfloat16" else None
-        return Network(model=model, loss=training_loss(job), from_zoo=True, channels_last=True, pixels=pixels,
-                       adapter=mixed, sample=lambda: sample(_training_sizes(job, data)[0]))
-    sizes = _training_sizes(job, data)
-    lazy = trial.initialise(job.model, model, lambda: sample(sizes[0]))
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
-    found = trial.examine(
-        job.model, model, sample, data.class_count, sizes=sizes,
-        evaluation_size=other_size(data, replicas_of(job), evaluation_batch, sizes[0]), way_out=way_out(job, data),
-    )
-    notes = found.notes
-    if pixels.form != "byte":
-        with trial.untouched(model) as tried:
-            scales = expects_bytes(tried, sample(sizes[0]))
-        notes += (byte_input_note(job.model, pixels.form),) if scales else ()
-    channels_last, slow = put_channels_last(
-        job.model, model, lambda tried, layout: call(tried, sample(sizes[0]).to(memory_format=layout))
-    )
-    notes += slow
-    plain = {found.training, found.evaluation} <= {"logits", "sigmoid"}
-    plain = plain and found.evaluation_batch is None and not found.several
-    adapter: nn.Module | None = None if plain else LogitsModel(
-        model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
-        several=found.several,
-    )
-    if job.dtype == "bfloat16":
-        adapter = Autocast(adapter or model, device)
-    return Network(
-        model=model,
-        loss=training_loss(job),
-        from_zoo=False,
-        channels_last=channels_last,
-        minimum_batch=found.minimum_batch,
-        sample=lambda: sample(sizes[0]),
-        pixels=pixels,
-        adapter=adapter,
-        saved_as={"outputs": found.evaluation, "only_batch": found.evaluation_batch, "lazy": lazy,
-                  "several": found.several, "channels_last": channels_last},
-        notes=notes,
-    )
+        return dict(job.model_args)  # which has none, or is refused
+    if data.kind == "images":
+        return {"input_shape": shape, "classes": outputs, **job.model_args}
+    return own.arguments_for(own.builder_of(job.model), shape, outputs, job.model_args)
 
 
-def _training_sizes(job: Job, data: ExampleSet) -> list[int]:
-    """The numbers of examples that a process trains on at a time, largest first."""
-    schedule = Classification().schedule(job, data, 1).in_parts(job.accumulate)
-    return [size for size in schedule.sizes(job.steps) if size]
+def objective_of(
+    task: ExampleTask, model: str, data: ExampleSet, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
+) -> Objective:
+    """The objective of a task for its data; `sigmoid` as for `LabelObjective`."""
+    if isinstance(task, OwnTask):
+        return OwnObjective(task)
+    if isinstance(task, Regression):
+        parts = ("train", "validation", "test")
+        centres = {part: torch.from_numpy(np.asarray(task.centre(data, part))).to(device) for part in parts}
+        return ErrorObjective(model, data.targets[0].shape, centres)
+    if isinstance(task, Binary | MultiLabel):
+        return LabelObjective(model, data.targets[0].shape, sigmoid=sigmoid or {True: False, False: False})
+    return ClassObjective(model, data.class_count)
 
 
-def build_text(job: Job, vocabulary: int, device: torch.device) -> Network:
-    """The job's language model with the weights that its seed decides."""
+# -- the model with its objective
+
+
+def build_text(job: Job, vocabulary: int, device: torch.device, *, model: nn.Module | None = None) -> Network:
+    """The job's language model with the weights that its seed decides, or `model`, which was saved."""
     seed_everything(job.seed)
-    model = torch_zoo.build_text(job.model, vocabulary, job.unroll).to(device=device, dtype=dtype_of(job))
-    adapter = Autocast(model, device) if job.dtype == "bfloat16" else None
-    return Network(model=model, loss=loss_of_logits, from_zoo=True, adapter=adapter)
+    if model is None:
+        model = torch_zoo.build_text(job.model, vocabulary, job.unroll)
+    model = model.to(device=device, dtype=dtype_of(job))
+    module = ObjectiveModule(model, LanguageObjective(model), autocast=job.dtype == "bfloat16")
+    return Network(model=model, module=module, from_zoo=True)
 
+
+def build(
+    job: Job, data: ExampleSet, task: ExampleTask, device: torch.device, *, model: nn.Module | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Network:
+    """The job's network with the weights that its seed decides, or `BadRequest`; with `model`, one that was saved with
+    the description `about`."""
+    seed_everything(job.seed)
+    if model is None:
+        model = make(job.model, arguments_of(job, data, task), input_shape_of(data), task.outputs(data))
+    model = model.to(device=device, dtype=dtype_of(job))
+    zoo, autocast = not is_own(job.model), job.dtype == "bfloat16"
+    if zoo and data.images:
+        model = model.to(memory_format=torch.channels_last)
+    builder = _Builder(job, data, task, device, model, about)
+    if zoo and not task.has_own_loss:
+        objective = objective_of(task, job.model, data, device)
+        objective.smoothing = job.label_smoothing
+        return Network(
+            model=model, module=ObjectiveModule(model, objective, autocast=autocast), from_zoo=True,
+            channels_last=True, pixels=builder.pixels, sample=lambda: builder.sample(builder.sizes.training[0]),
+        )
+    return builder.tried()
+
+
+class _Builder:
+    """Tries the user's model, or loss, and joins both."""
+
+    def __init__(
+        self, job: Job, data: ExampleSet, task: ExampleTask, device: torch.device, model: nn.Module,
+        about: Mapping[str, Any] | None,
+    ) -> None:
+        self._job, self._data, self._task, self._device = job, data, task, device
+        self._model, self._about, self._zoo = model, about, not is_own(job.model)
+        self.pixels = transform_of_arrays(job.pixels, data)
+        self._columns = {
+            layout: Columns(data, dtype_of(job), device, channels_last=layout, pixels=self.pixels)
+            for layout in (False, True)
+        }
+
+    @cached_property
+    def sizes(self) -> trial.Sizes:
+        """The batches that a process of the job gets."""
+        job, data = self._job, self._data
+        schedule = self._task.schedule(job, data, 1).in_parts(job.accumulate)
+        training = [size for size in schedule.sizes(job.steps) if size]
+        evaluation = other_size(data, replicas_of(job), EVALUATION_BATCH, training[0])
+        return trial.Sizes(training, evaluation, way_out(job, data))
+
+    def sample(self, count: int, *, channels_last: bool | None = None) -> Batch:
+        """So many training examples, repeated if there are too few."""
+        train = self._data.train
+        columns = self._columns[self._zoo if channels_last is None else channels_last]
+        return columns.batch(*train.gather(np.arange(count, dtype=np.int64) % len(train)))
+
+    def tried(self) -> Network:
+        job, model, full = self._job, self._model, self.sizes.training[0]
+        lazy = trial.initialise(job.model, model, lambda: self.sample(full).x)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
+        called, saved, notes, minimum = self._classifier()
+        objective = self._objective(called, minimum)
+        notes += self._byte_notes()
+        channels_last, slow = put_channels_last(job.model, called, lambda tried, layout: _results(
+            objective, tried, self.sample(full, channels_last=layout is torch.channels_last)
+        ))
+        return Network(
+            model=model, module=ObjectiveModule(called, objective, autocast=job.dtype == "bfloat16"), from_zoo=False,
+            channels_last=self._zoo or channels_last, pixels=self.pixels, notes=(*notes, *slow),
+            sample=lambda: self.sample(full),
+            saved_as={"outputs": "logits", "only_batch": None, "lazy": lazy, "channels_last": channels_last, **saved},
+        )
+
+    def _classifier(self) -> tuple[nn.Module, dict[str, Any], tuple[str, ...], int]:
+        """What returns logits, what a saved model records of it, notes, and the smallest batch that it trains on: a
+        model of any other task stays as it is."""
+        job, data, model = self._job, self._data, self._model
+        if self._task.name != "classification":
+            return model, {}, (), 1
+        if self._about is not None:  # as it was found before it was trained
+            found = trial.Findings("logits", self._about["outputs"], 1, self._about["only_batch"],
+                                   self._about.get("several", False))
+        else:
+            found = trial.examine(
+                job.model, model, lambda count: self.sample(count).x, data.class_count, self.sizes
+            )
+        saved = {"outputs": found.evaluation, "only_batch": found.evaluation_batch, "several": found.several}
+        if found.returns_logits:
+            return model, saved, found.notes, found.minimum_batch  # the objective finds scores among several outputs
+        adapter = LogitsModel(
+            model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
+            several=found.several or len(data.inputs) > 1,
+        )
+        return adapter, saved, found.notes, found.minimum_batch
+
+    def _objective(self, called: nn.Module, minimum: int) -> Objective:
+        """The objective, tried with the model; labelled images were tried enough."""
+        job, data, task = self._job, self._data, self._task
+        if data.kind == "images":
+            objective = objective_of(task, job.model, data, self._device)
+            objective.minimum_batch = minimum
+        else:
+            objective = trial.examine_loss(
+                job.model, called, self.sample,
+                lambda sigmoid: objective_of(task, job.model, data, self._device, sigmoid=sigmoid), task, self.sizes,
+            )
+        objective.smoothing = job.label_smoothing
+        if job.accumulate > 1 and not objective.by_examples:
+            raise BadRequest(
+                f"--accumulate {job.accumulate}: loss() of {task.name!r} returns a sum and a count, and the count of "
+                "all batches is not known before the last is computed; return one value per example, or use a larger "
+                "batch"
+            )
+        return objective
+
+    def _byte_notes(self) -> tuple[str, ...]:
+        """Whether a model of images scales its input as if it were bytes, and is fed others."""
+        if self._data.kind != "images" or self.pixels is None or self.pixels.form == "byte":
+            return ()
+        with trial.untouched(self._model) as tried:
+            scales = expects_bytes(tried, self.sample(self.sizes.training[0]).x)
+        return (byte_input_note(self._job.model, self.pixels.form),) if scales else ()
+
+
+def _results(objective: Objective, model: nn.Module, batch: Batch) -> list[Any]:
+    """The loss of a batch and, where a task of the user's own counts something, that."""
+    loss = objective.loss(model, batch)
+    return [loss, *(objective.counted(batch).values() if isinstance(objective, OwnObjective) else ())]

@@ -135,7 +135,7 @@ def _in_parts(model: nn.Module, arrays: list[torch.Tensor], only: int | None) ->
 
 
 def _repeated(array: torch.Tensor, size: int) -> torch.Tensor:
-    """So many examples: they come round again where there are fewer."""
+    """So many examples: repeats examples if there are too few."""
     return array[torch.arange(size) % len(array)]
 
 

@@ -1,24 +1,22 @@
-"""sgd, momentum, adam and adamw: Velodrome's form, which calls PyTorch's fused kernels itself, and stock `torch.optim`.
+"""sgd, momentum, adam and adamw in Velodrome's form, which calls PyTorch's fused kernels itself.
 
-All are given the gradients of a step as a list. A parameter without a gradient is skipped, as `torch.optim` does:
-neither it nor its momentum changes, and Adam does not count the step for it.
+All optimizers are given the gradients of a step as a list. A parameter without a gradient is skipped, as `torch.optim`
+does: neither it nor its momentum changes, and Adam does not count the step for it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from velodrome.engines.torch.average import WeightAverage, average_of
-from velodrome.engines.torch.kernels import ADAM_EPSILON, Kernels, Tensors, choose_kernels
+from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
+from velodrome.engines.torch.kernels import Kernels, Tensors, choose_kernels
 from velodrome.job.job import Job
-from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.worker.context import Context
 
-#: What another library puts around an optimizer of `torch.optim`, which offers the same.
-Wrap = Callable[[torch.optim.Optimizer], Any]
 #: The gradient of each parameter; None where a parameter got none.
 Gradients = Sequence[torch.Tensor | None]
 
@@ -26,10 +24,59 @@ Gradients = Sequence[torch.Tensor | None]
 SLOTS: dict[str, tuple[str, ...]] = {
     "sgd": (), "momentum": ("momentum",), "adam": ("mean", "square"), "adamw": ("mean", "square")
 }
-#: The same by the names that `torch.optim` uses in its checkpoints.
-STOCK_SLOTS: dict[str, tuple[str, ...]] = {
-    "sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")
-}
+
+
+class WeightAverage:
+    """The exponential moving average of the weights (`--ema`), which is evaluated and saved in their place, computed as
+    `torch.optim.swa_utils.AveragedModel` does: the first update copies."""
+
+    def __init__(self, decay: float, tensors: Sequence[torch.Tensor], averages: Sequence[torch.Tensor] = ()) -> None:
+        """`averages` are tensors like the others, where they must lie in memory given by the caller."""
+        self._decay = decay
+        self._tensors = [tensor.detach() for tensor in tensors]
+        self.averages = list(averages) or [torch.zeros_like(tensor) for tensor in self._tensors]
+        for average, tensor in zip(self.averages, self._tensors, strict=True):
+            average.copy_(tensor)
+        #: Updates so far, as a tensor because it belongs into checkpoints.
+        self.updates = torch.zeros((), dtype=torch.int64)
+        self._begun = False
+
+    def part(self, cut: slice) -> WeightAverage:
+        """The average of a part of flat tensors, in the same memory."""
+        found = WeightAverage.__new__(WeightAverage)
+        found._decay, found.updates, found._begun = self._decay, self.updates, self._begun
+        found._tensors, found.averages = ([each[cut] for each in held] for held in (self._tensors, self.averages))
+        return found
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the averages towards the tensors as they are now."""
+        weight = 1 - self._decay if self._begun else 1.0
+        self._begun = True
+        self.updates += 1
+        for average, tensor in zip(self.averages, self._tensors, strict=True):
+            average.lerp_(tensor, weight)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange tensors and averages."""
+        for average, tensor in zip(self.averages, self._tensors, strict=True):
+            kept = tensor.clone()
+            tensor.copy_(average)
+            average.copy_(kept)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        named = {f"ema.{index}": average for index, average in enumerate(self.averages)}
+        return {"ema.updates": self.updates, **named}
+
+    def restored(self) -> None:
+        """Called after a saved state was copied into that of this average."""
+        self._begun = bool(self.updates > 0)
+
+
+def average_of(job: Job, tensors: Sequence[torch.Tensor]) -> WeightAverage | None:
+    """The average that a job asks for; None if it asks for none."""
+    return None if job.ema is None else WeightAverage(job.ema, tensors)
 
 
 class Optimizer(ABC):
@@ -191,68 +238,6 @@ class FlatOptimizer(FusedOptimizer):
         self._even = bool((self._steps == self._steps[0]).all())
 
 
-def torch_optimizer(job: Job) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The class of `torch.optim` that a job's optimizer is, and its settings."""
-    decay = job.decay_of_weights
-    if job.optimizer in ("adam", "adamw"):
-        kind = torch.optim.AdamW if job.optimizer == "adamw" else torch.optim.Adam
-        return kind, {"lr": job.rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON, "weight_decay": decay}
-    momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
-    return torch.optim.SGD, {"lr": job.rate, "momentum": momentum, "weight_decay": decay, "nesterov": job.nesterov}
-
-
-class StockOptimizer(Optimizer):
-    """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
-
-    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
-        self.rate, self._parameters = job.rate, parameters
-        kind, settings = torch_optimizer(job)
-        self._optimizer: Any = kind(parameters, **settings)
-        adaptive = job.optimizer in ("adam", "adamw")
-        # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
-        slots = STOCK_SLOTS[job.optimizer]
-        begun = {"step": torch.zeros(())} if adaptive else {}
-        state = {
-            index: {name: value.clone() for name, value in begun.items()}
-            | {name: torch.zeros_like(parameter, requires_grad=False) for name in slots}
-            for index, parameter in enumerate(parameters)
-        }
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state if slots else {}, "param_groups": groups})
-        self._optimizer = self._optimizer if wrap is None else wrap(self._optimizer)
-        self.average = average_of(job, parameters)
-
-    def step(self, gradients: Gradients) -> None:
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.rate
-        self._optimizer.step()
-        if self.average is not None:
-            self.average.update()
-
-    def state(self) -> dict[str, torch.Tensor]:
-        found = {
-            f"{name}.{index}": value
-            for index, parameter in enumerate(self._parameters)
-            for name, value in self._optimizer.state[parameter].items()
-            if isinstance(value, torch.Tensor)
-        }
-        return found | (self.average.state() if self.average else {})
-
-
-def make_optimizer(job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> Optimizer:
-    """The optimizer of a job: the user's, or that of its implementation. One that another library wraps is the user's
-    or that of `torch.optim`."""
-    if job.has_own_optimizer:
-        from velodrome.engines.torch.own_optimizer import OwnOptimizer
-
-        return OwnOptimizer(job, parameters, wrap)
-    if job.implementation == "stock" or wrap is not None:
-        return StockOptimizer(job, parameters, wrap)
-    return FusedOptimizer(job, list(parameters))
-
-
 @torch.no_grad()
 def squared_norm(gradients: Gradients) -> float:
     """The sum of the squares of all numbers, in double precision: a float32 sum of millions loses four digits."""
@@ -267,3 +252,21 @@ def clip(gradients: Gradients, norm: float, maximum: float) -> None:
         for gradient in gradients:
             if gradient is not None:
                 gradient.mul_(maximum / norm)
+
+
+def report_implementation(context: Context, optimizer: Optimizer, path: str | None) -> dict[str, Any]:
+    """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
+    job = context.job
+    report = context.strategy.implementation.report(job.implementation, path)
+    if job.has_own_optimizer:
+        ours = (FUSED_OPTIMIZER, STOCK_OPTIMIZER)
+        for parts in ("own", "framework"):
+            report[parts] = [part for part in report[parts] if part not in ours]
+        report["framework"].append(f"your optimizer {job.optimizer}")
+    if optimizer.missing:
+        report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
+        if context.is_chief:
+            names = " and ".join(f"torch.{name}" for name in optimizer.missing)
+            message = f"this PyTorch lacks {names}: optimizer steps use public functions and take longer"
+            context.events.emit("warning", message=message)
+    return report

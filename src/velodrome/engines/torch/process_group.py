@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import socket
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +18,10 @@ from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
 from velodrome.catalog.world import World
-from velodrome.errors import PeerLost, PortTaken, RunFailed
+from velodrome.errors import PeerLost, RunFailed
 from velodrome.job.job import Mesh
 from velodrome.transport.base import Transport
-from velodrome.transport.interfaces import address_towards, interface_of
+from velodrome.transport.interfaces import address_towards, interface_of, listen_at
 from velodrome.worker.context import Context
 
 #: Collectives may block this long: a stalled process is found by the controller, which knows more than a timeout does.
@@ -36,12 +34,12 @@ _DISTRIBUTED = _TORCH / "distributed"
 _LOST = re.compile(r"gloo|nccl|connection (closed|reset|refused)|broken pipe|socket|tcpstore|peer", re.IGNORECASE)
 
 
-class ProcessGroup(Transport):
-    """A process group as a transport for what is not a gradient."""
+class Subgroup(Transport):
+    """Some processes of a process group, or all, as a transport for what is not a gradient."""
 
-    def __init__(self, group: distributed.ProcessGroup | None, store: distributed.TCPStore) -> None:
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        self.group, self._store = group, store
+    def __init__(self, group: distributed.ProcessGroup | None) -> None:
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        self.group = group
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         with translate_peer_errors():
@@ -49,11 +47,21 @@ class ProcessGroup(Transport):
 
     def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
         with translate_peer_errors():
-            distributed.broadcast(torch.from_numpy(buffer), root, group=self.group)
+            distributed.broadcast(torch.from_numpy(buffer), group=self.group, group_src=root)
 
     def barrier(self) -> None:
-        with translate_peer_errors():
-            distributed.all_reduce(torch.zeros(1), group=self.group)
+        self.all_reduce(np.zeros(1, np.float32))
+
+    def close(self) -> None:
+        """It ends with the group that it is a part of."""
+
+
+class ProcessGroup(Subgroup):
+    """The process group of a job."""
+
+    def __init__(self, group: distributed.ProcessGroup | None, store: distributed.TCPStore) -> None:
+        super().__init__(group)
+        self._store = store
 
     def collect(self, data: bytes) -> list[bytes]:
         """The data of all processes by rank, in rank 0; nothing in the others."""
@@ -89,28 +97,6 @@ class ProcessGroup(Transport):
             self._store.set(f"left/{self.rank}", "")
             if self.rank == 0:  # the store is in this process
                 self._store.wait([f"left/{other}" for other in range(self.size)], COLLECTIVE_LIMIT)
-
-
-class Subgroup(Transport):
-    """Some processes of a process group, as a transport for sums."""
-
-    def __init__(self, group: distributed.ProcessGroup) -> None:
-        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
-        self.group = group
-
-    def all_reduce(self, buffer: NDArray[Any]) -> None:
-        with translate_peer_errors():
-            distributed.all_reduce(torch.from_numpy(buffer), group=self.group)
-
-    def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
-        with translate_peer_errors():
-            distributed.broadcast(torch.from_numpy(buffer), group=self.group, group_src=root)
-
-    def barrier(self) -> None:
-        self.all_reduce(np.zeros(1))
-
-    def close(self) -> None:
-        """It ends with the group that it is a part of."""
 
 
 class Grid(NamedTuple):
@@ -181,7 +167,8 @@ def connect(context: Context, *, gpus: bool, trains_in_default: bool = False) ->
     interface = interface_of(address_towards(host, port))
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    listener = _listen(host, port) if rank == 0 else None
+    # PyTorch's own store would listen on every interface.
+    listener = listen_at(host, port, 1024) if rank == 0 else None
     try:
         store = distributed.TCPStore(
             host, port, size, is_master=rank == 0, timeout=limit, wait_for_workers=False,
@@ -240,16 +227,3 @@ def _wait_for(store: distributed.TCPStore, keys: list[str], seconds: float) -> b
 
 def _absent(store: distributed.TCPStore, keys: list[str]) -> str:
     return ",".join(str(other) for other, key in enumerate(keys) if not store.check([key]))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket on this address only: PyTorch's own store would listen on every interface."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortTaken(f"port {port} on {host} is taken: choose another one") from error
-        raise RunFailed(
-            f"cannot listen on {host}:{port} ({error.strerror or error}): worker 0 must run on {host!r}"
-        ) from error

@@ -1,8 +1,10 @@
-"""The user's model, tried before training on the batches that it will get: in both modes, and without a trace."""
+"""The user's model and its loss, tried before training on the batches that they will get: in both modes, and without a
+trace."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ import torch
 from torch import nn
 
 from velodrome.engines.torch.calling import Outputs, SoftmaxInput, call, scores
-from velodrome.engines.torch.generators import generators_of
-from velodrome.errors import BadRequest
+from velodrome.engines.torch.model_state import generators_of
+from velodrome.engines.torch.objectives import Objective, OutputObjective
+from velodrome.engines.torch.own_task import OwnObjective
+from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
 from velodrome.models.checks import (
     are_probabilities,
@@ -23,12 +27,28 @@ from velodrome.models.checks import (
     probabilities_note,
     wrong_batch,
 )
+from velodrome.tasks.counts import Batch
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.own import OwnTask
 
 #: What a model is called with: a tensor, or several by name.
 Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
+#: Whether a model ends in a sigmoid, in evaluation (False) and in training (True).
+Sigmoid = dict[bool, bool]
 
 #: Layers whose training needs more than one example. Lazy ones have become these by the time they are looked for.
 BATCH_NORMALISATION = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The batches that a model will get."""
+
+    #: Numbers of examples that a process trains on at a time, largest first, and one that it evaluates.
+    training: Sequence[int]
+    evaluation: int
+    #: What helps a model that takes only some of them.
+    way_out: str
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,11 @@ class Findings:
     several: bool = False
     #: What the user should know, as sentences.
     notes: tuple[str, ...] = ()
+
+    @property
+    def returns_logits(self) -> bool:
+        """Whether it returns what the loss takes, for any batch; the scores may be among several outputs."""
+        return {self.training, self.evaluation} <= {"logits", "sigmoid"} and self.evaluation_batch is None
 
 
 @contextmanager
@@ -96,16 +121,10 @@ def initialise(name: str, model: nn.Module, sample: Callable[[], Inputs]) -> boo
     return True
 
 
-def examine(
-    name: str, model: nn.Module, sample: Callable[[int], Inputs], classes: int, *, sizes: Sequence[int],
-    evaluation_size: int, way_out: str,
-) -> Findings:
-    """Try the model on every size of batch that it will be trained on, largest first; refuse it if one fails.
-
-    `sample` returns so many images, `evaluation_size` is one of the sizes of batches that are evaluated, and `way_out`
-    is what helps a model that takes only some of `sizes`.
-    """
-    full, *smaller = sizes
+def examine(name: str, model: nn.Module, sample: Callable[[int], Inputs], classes: int, sizes: Sizes) -> Findings:
+    """Try a classifier on every size of batch that it will be trained on, largest first; refuse it if one fails.
+    `sample` returns so many examples."""
+    full, *smaller = sizes.training
     # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
     compiled, model = model, getattr(model, "_orig_mod", model)
     (evaluation, in_evaluation), (training, in_training) = (
@@ -115,15 +134,11 @@ def examine(
         evaluation, training = (
             "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
         )
-    normalised = any(isinstance(module, BATCH_NORMALISATION) for module in model.modules())
-    minimum = 2 if normalised else 1
-    for size in smaller:
-        try:
-            minimum = _smallest(model, sample, size, minimum)
-        except Exception as error:
-            raise wrong_batch(name, size, full, error, way_out) from error
+    minimum = _minimum_batch(
+        name, model, sizes, lambda size: _run(model, sample(size), training=True), may_fill=True
+    )
     # A model that trains on batches of two sizes takes any.
-    free = any(size >= minimum for size in smaller) or _evaluates(model, sample(evaluation_size))
+    free = any(size >= minimum for size in smaller) or _evaluates(model, sample(sizes.evaluation))
     several = any(not isinstance(outputs, torch.Tensor) for outputs in (in_evaluation, in_training))
     notes = _notes(name, training, evaluation)
     if several and has_auxiliary(in_training, torch.Tensor):
@@ -131,16 +146,16 @@ def examine(
     return Findings(training, evaluation, minimum, None if free else full, several, notes)
 
 
-def _run(model: nn.Module, images: Inputs, *, training: bool) -> Any:
+def _run(model: nn.Module, inputs: Inputs, *, training: bool) -> Any:
     with untouched(model) as tried, torch.set_grad_enabled(training):
-        return call(tried.train(training), images)
+        return call(tried.train(training), inputs)
 
 
-def _outputs(name: str, model: nn.Module, images: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
+def _outputs(name: str, model: nn.Module, inputs: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
     """What kind of scores the model returns for a batch in one of its modes, and all that it returned."""
-    size = size_of(images)
-    with own.fits_data(name, shape_of(images), building=False, batch=size, training=training):
-        returned = _run(model, images, training=training)
+    size = size_of(inputs)
+    with own.fits_data(name, shape_of(inputs), building=False, batch=size, training=training):
+        returned = _run(model, inputs, training=training)
     outputs = check_outputs(name, returned, torch.Tensor, size, classes, training=training)
     if training and not outputs.requires_grad:
         raise BadRequest(
@@ -149,43 +164,54 @@ def _outputs(name: str, model: nn.Module, images: Inputs, classes: int, *, train
     values = outputs.detach().double().cpu().numpy()
     if values.min() < 0 or values.max() > 1:
         return "logits", returned
-    kind = _end_of(model, images, training=training)
+    kind = _end_of(model, inputs, training=training)
     if kind == "logits" and are_probabilities(values):
         kind = "probabilities"
     return kind, returned
 
 
-def _end_of(model: nn.Module, images: Inputs, *, training: bool) -> Outputs:
+def _end_of(model: nn.Module, inputs: Inputs, *, training: bool) -> Outputs:
     """The function that the model ends in: a softmax over the classes, a sigmoid, or (logits) neither."""
     try:
         with untouched(model) as tried, torch.no_grad():
             tried.train(training)
             with SoftmaxInput() as seen:
-                outputs = scores(tried, images)
-    except Exception:  # compiled code need not take a mode
+                outputs = scores(tried, inputs)
+        if seen.is_sigmoid(outputs):
+            return "sigmoid"
+        logits = seen.logits(outputs)
+        over_classes = logits is not None and torch.allclose(logits.softmax(1), outputs, atol=1e-5)
+    except Exception:  # compiled code need not take a mode, and the trial of a loss reports what is wrong
         return "logits"
-    if seen.is_sigmoid(outputs):
-        return "sigmoid"
-    logits = seen.logits(outputs)
-    over_classes = logits is not None and torch.allclose(logits.softmax(1), outputs, atol=1e-5)
     return "softmax" if over_classes else "logits"
 
 
-def _smallest(model: nn.Module, sample: Callable[[int], Inputs], size: int, minimum: int) -> int:
-    """The smallest batch that this process can train on, if it trains on one of this size; raises if it cannot."""
-    try:
-        _run(model, sample(max(size, minimum)), training=True)
-    except Exception:
-        if size > 1 or minimum > 1:
+def _minimum_batch(
+    name: str, model: nn.Module, sizes: Sizes, run: Callable[[int], object], *, may_fill: bool
+) -> int:
+    """The smallest batch that a process can train on, whose sizes `run` tries; `may_fill` if smaller ones may be filled
+    by repeating examples."""
+    full, *smaller = sizes.training
+    minimum = 2 if any(isinstance(module, BATCH_NORMALISATION) for module in model.modules()) else 1
+    for size in smaller:
+        try:
+            try:
+                run(max(size, minimum) if may_fill else size)
+            except Exception:
+                if size > 1 or minimum > 1 or not may_fill:
+                    raise
+                run(2)
+                minimum = 2
+        except VelodromeError:
             raise
-        _run(model, sample(2), training=True)
-        return 2
+        except Exception as error:
+            raise wrong_batch(name, size, full, error, sizes.way_out) from error
     return minimum
 
 
-def _evaluates(model: nn.Module, images: Inputs) -> bool:
+def _evaluates(model: nn.Module, inputs: Inputs) -> bool:
     try:
-        _run(model, images, training=False)
+        _run(model, inputs, training=False)
     except Exception:
         return False
     return True
@@ -200,3 +226,103 @@ def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]
             "CrossEntropyLoss does: numbers between 0 and 1 keep it high; return logits",
         )
     return ()
+
+
+# -- losses
+
+
+def examine_loss(
+    name: str, model: nn.Module, sample: Callable[[int], Batch], make: Callable[[Sigmoid], Objective],
+    task: ExampleTask, sizes: Sizes,
+) -> Objective:
+    """Try model and loss on every size of batch that they will get, largest first; refuse them if one fails. Returns
+    the loss, with the smallest batch that it takes."""
+    full = sizes.training[0]
+    model = getattr(model, "_orig_mod", model)  # as above
+    batch = sample(full)
+    objective = make({mode: _end_of(model, batch.x, training=mode) == "sigmoid" for mode in (False, True)})
+    for training in (False, True):
+        _try_first(name, model, objective, batch, task, training=training)
+    objective.minimum_batch = _minimum_batch(
+        name, model, sizes, lambda size: _run_loss(model, objective, sample(size), training=True),
+        may_fill=isinstance(objective, OutputObjective),
+    )
+    with _users_code(name, task, sizes.evaluation):
+        _run_loss(model, objective, sample(sizes.evaluation), training=False)
+    return objective
+
+
+@contextmanager
+def _users_code(name: str, task: ExampleTask, size: int, *, training: bool = False) -> Iterator[None]:
+    """Around a call of the user's loss or model: what it raises becomes one sentence with the user's traceback."""
+    try:
+        yield
+    except VelodromeError:
+        raise
+    except Exception as error:
+        when = "train" if training else "evaluate"
+        what = f"--task {task.name!r}" if isinstance(task, OwnTask) else f"model {name!r}"
+        raise UsersCodeFailed(
+            f"{what} cannot {when} a first batch of {size} examples: {own.reason_of(error)}"
+        ) from error
+
+
+def _run_loss(model: nn.Module, objective: Objective, batch: Batch, *, training: bool) -> torch.Tensor:
+    """The loss of a batch on a copy of the model; the copy, and what was drawn at random, are forgotten."""
+    with untouched(model) as tried, torch.set_grad_enabled(training):
+        tried.train(training)
+        loss = objective.loss(tried, batch)
+        if training and loss.requires_grad:
+            loss.backward()
+    return loss
+
+
+def _try_first(
+    name: str, model: nn.Module, objective: Objective, batch: Batch, task: ExampleTask, *, training: bool
+) -> None:
+    size = len(batch)
+    if isinstance(objective, OutputObjective):
+        with _users_code(name, task, size, training=training):
+            outputs = _scores_of(model, batch, training=training)
+        _check_shape(name, outputs, size, objective.shape, training=training)
+    with _users_code(name, task, size, training=training):
+        loss = _run_loss(model, objective, batch, training=training)
+        counted = objective.try_counting(batch) if isinstance(objective, OwnObjective) else {}
+    if training and not loss.requires_grad:
+        own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
+        what = own_loss or f"model {name!r}"
+        raise BadRequest(
+            f"{what} has no gradient: what it returns does not depend on a parameter of the model, or was detached "
+            "from it"
+        )
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise BadRequest(
+            f"the loss of a first batch of {size} examples is {value}: look for a division by zero, a logarithm "
+            "of zero, or numbers in the data that are not finite"
+        )
+    if isinstance(task, OwnTask) and isinstance(objective, OwnObjective):
+        sums = {key: float(value) for key, value in counted.items()}
+        with _users_code(name, task, size):
+            task.learn(sums, objective.total, value)
+
+
+def _scores_of(model: nn.Module, batch: Batch, *, training: bool) -> object:
+    with untouched(model) as tried, torch.no_grad():
+        return scores(tried.train(training), batch.x)
+
+
+def _check_shape(name: str, outputs: object, size: int, shape: tuple[int, ...], *, training: bool) -> None:
+    when = " in training" if training else ""
+    if not isinstance(outputs, torch.Tensor):
+        raise BadRequest(
+            f"model {name!r} returns {type(outputs).__name__!r}{when}, and one tensor of shape {(size, *shape)} is "
+            "needed: return one, or name a task of your own"
+        )
+    needed = (size, *shape)
+    if outputs.numel() != size * max(1, int(torch.Size(shape).numel())) or outputs.shape[:1] != (size,):
+        alone = f" or {(size, 1)}" if not shape else ""
+        raise BadRequest(
+            f"model {name!r} answers with shape {tuple(outputs.shape)} for {size} examples{when}; the target needs "
+            f"{needed}{alone}"
+        )

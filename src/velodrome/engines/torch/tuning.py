@@ -1,4 +1,11 @@
-"""What Velodrome sets in a PyTorch process beside PyTorch's own defaults: memory, denormals, how threads wait."""
+"""What Velodrome sets in a PyTorch process beside PyTorch's own defaults: memory, denormals, how threads wait.
+
+OpenMP threads spin while they wait for one another. That is fastest on an idle machine, but beside other programs a
+thread that shares its core falls behind by whole time slices, and the spinning threads keep it from moving to their
+cores. Threads that always sleep would cost a small network half of its throughput. So the process watches its cores
+and switches. The number of threads, and so the weights, stays the same. An environment variable would come too late: a
+process that is forked from a warm one has loaded OpenMP already.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +52,7 @@ def flush_denormals() -> bool:
     return torch.set_flush_denormal(True)
 
 
-#: Seconds between two looks at the cores.
+#: Seconds between checks of the cores.
 INTERVAL = 0.5
 #: Cores in use by other programs from which on threads sleep, and below which they spin again. Less than this costs
 #: less than sleeping does.

@@ -11,8 +11,7 @@ import torch
 from velodrome.catalog.world import World
 from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.saved_network import load_network
-from velodrome.engines.torch.tasks.base import task_class
+from velodrome.engines.torch.tasks import task_of_job
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
@@ -41,10 +40,7 @@ def _train(context: Context, connect: Connect) -> None:
         transport, learner_class = connect(context, gpus)
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
-        if context.saved_model is None or context.data.kind != "images":
-            network = task_class(context).network(context, device)
-        else:
-            network = load_network(context.saved_model, context, device)
+        network = task_of_job(context).network(device)
         learner = learner_class(context, network, transport, device)
     loop.run(context, learner)
 

@@ -22,15 +22,15 @@ _SHARED = Path("/dev/shm")
 def marked(mark: str) -> list[int]:
     """Processes, other than this one, that carry a mark or one that begins with it and a dash."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
             variables = (entry / "environ").read_bytes().split(b"\0")
-            if any(one == wanted or one.startswith(wanted + b"-") for one in variables):
-                found.append(int(entry.name))
-    return found
+            if any(variable == wanted or variable.startswith(wanted + b"-") for variable in variables):
+                pids.append(int(entry.name))
+    return pids
 
 
 def end_marked(mark: str, limit: float = 5.0) -> list[int]:

@@ -135,11 +135,11 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 
 def _complete(folder: Path, patterns: Iterable[str]) -> dict[Path, tuple[int, int]]:
     """Regular files below a folder that are not being written, with size and time."""
-    found = {}
+    stamps = {}
     for pattern in patterns:
         for path in folder.glob(pattern):
             with suppress(OSError):
                 if path.is_file() and not path.is_symlink() and path.suffix not in _INCOMPLETE:
                     about = path.stat()
-                    found[path] = (about.st_size, about.st_mtime_ns)
-    return found
+                    stamps[path] = (about.st_size, about.st_mtime_ns)
+    return stamps

@@ -1,4 +1,4 @@
-"""What an agent finds out about its host and the network to other hosts."""
+"""What an agent finds out about its host, the processes there, and the network to other hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -44,26 +45,45 @@ def facts(root: Path) -> Header:
     }
 
 
+def stack_of(pid: int, python: str, limit: float = 10.0) -> str:
+    """What every Python thread of a process is doing, by the py-spy beside an interpreter or on the path; otherwise why
+    that is not known. Works on a process that is stopped, too."""
+    beside = Path(python).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return "(no stack: py-spy is not installed)"
+    try:
+        done = subprocess.run(
+            [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=limit,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(no stack: {error})"
+    errors = done.stderr.strip().splitlines() or ["py-spy printed nothing"]
+    return done.stdout.strip() or f"(no stack: {errors[-1][:300]})"
+
+
 def ports(header: Header, body: bytes) -> Header:
     """Those of the given ports that nobody listens on at this moment, as many as are wanted."""
-    found: list[int] = []
+    free: list[int] = []
     for port in header["ports"]:
-        if len(found) == header["count"]:
+        if len(free) == header["count"]:
             break
         with suppress(OSError), socket.socket() as trial:
             trial.bind(("", port))
-            found.append(port)
-    return {"ports": found}
+            free.append(port)
+    return {"ports": free}
 
 
 def resolve(header: Header, body: bytes) -> Header:
     """The addresses of names as this host sees them; none for a name that it does not know."""
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for name in header["names"]:
-        found[name] = []
+        addresses[name] = []
         with suppress(OSError):
-            found[name] = sorted({str(one[4][0]) for one in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)})
-    return {"addresses": found}
+            known = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            addresses[name] = sorted({str(address[4][0]) for address in known})
+    return {"addresses": addresses}
 
 
 def _listener(address: str, port: int) -> socket.socket:
@@ -142,11 +162,11 @@ def connect(header: Header, body: bytes) -> Header:
             if not link.recv(1):
                 raise OSError("the connection was closed at once")
             trips.append(time.perf_counter() - began)
-        found: Header = {"round_trip": sorted(trips)[len(trips) // 2]}
+        measured: Header = {"round_trip": sorted(trips)[len(trips) // 2]}
         if seconds := header.get("measure", 0.0):
             link.sendall(b".")
-            found["bandwidth"] = _bandwidth(link, seconds)
-    return found
+            measured["bandwidth"] = _bandwidth(link, seconds)
+    return measured
 
 
 def _bandwidth(link: socket.socket, seconds: float) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
@@ -147,11 +146,11 @@ class Agent:
 
     def _answer(self, header: Header, body: bytes, task: Task) -> None:
         try:
-            found = task(header, body)
+            answer = task(header, body)
         except Exception as error:
-            found = {"error": getattr(error, "strerror", None) or str(error) or repr(error),
-                     "file": str(getattr(error, "filename", None) or "")}
-        fields, data = found if isinstance(found, tuple) else (found, b"")
+            answer = {"error": getattr(error, "strerror", None) or str(error) or repr(error),
+                      "file": str(getattr(error, "filename", None) or "")}
+        fields, data = answer if isinstance(answer, tuple) else (answer, b"")
         self.send({"is": "answer", "n": header.get("n"), **(fields or {})}, data)
 
     def _facts(self) -> Header:
@@ -253,18 +252,7 @@ class Agent:
             stopped = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         if header["brief"]:
             return {"stopped": stopped}
-        beside = Path(header["python"]).with_name("py-spy")
-        program = str(beside) if beside.exists() else shutil.which("py-spy")
-        if program is None:
-            return {"stopped": stopped}, b"(no stack: py-spy is not installed on this host)"
-        try:
-            done = subprocess.run(
-                [program, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)], stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=10.0,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return {"stopped": stopped}, f"(no stack: {error})".encode()
-        return {"stopped": stopped}, done.stdout.strip() or b"(no stack: %s)" % done.stderr.strip()[-300:]
+        return {"stopped": stopped}, network.stack_of(pid, header["python"]).encode()
 
 
 def main(words: list[str]) -> None:

@@ -58,9 +58,9 @@ class Decoder:
         return frames
 
     def _find_greeting(self) -> bool:
-        before, found, after = bytes(self._data).partition(GREETING)
+        before, greeting, after = bytes(self._data).partition(GREETING)
         self.noise = before[-4000:]
-        if not found:
+        if not greeting:
             if len(before) > _MOST_NOISE:
                 raise ValueError("no agent answered")
             return False
@@ -80,6 +80,13 @@ def _header(data: bytes) -> Header:
 
 #: How often an agent looks whether its files are still there, and whether the heartbeat has changed.
 _LOOK_SECONDS = 1.0
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the bytes, however many the other side takes at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 class Stream(Protocol):
@@ -111,9 +118,7 @@ class Pipes:
         return os.read(self._input, 1 << 16)
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._output, view) :]
+        write_all(self._output, data)
 
 
 class Files:
@@ -154,6 +159,4 @@ class Files:
         return self._reading is not None and not self._inbox.exists()
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._writing.write(view) or 0 :]
+        write_all(self._writing.fileno(), data)

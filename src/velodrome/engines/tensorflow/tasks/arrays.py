@@ -1,4 +1,4 @@
-"""Tasks on examples by their indices under TensorFlow: arrays of anything, and what images share with them."""
+"""Tasks on examples by their indices under TensorFlow, images among them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ class ArrayTask(TensorFlowTask):
     """Batches by index, which parameter-server workers look up in their own copy of the data."""
 
     def network(self, context: Context) -> FlatModel:
-        network = self._network(context)
+        from velodrome.engines.tensorflow.network import Network
+
+        assert isinstance(context.task, ExampleTask), "another side of the task is for other data"
+        network = Network(context.job, context.task, context.data, context.saved_model)
         if context.is_chief and context.saved_model is None:
-            reasons = network.reasons_outside_promise() if claims_equivalence(context.job) else ()
+            reasons = network.reasons_against_equivalence() if claims_equivalence(context.job) else ()
             for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
                 context.events.emit("warning", message=note)
         return network
-
-    def _network(self, context: Context) -> FlatModel:
-        from velodrome.engines.tensorflow.array_network import ArrayNetwork
-
-        assert isinstance(context.task, ExampleTask), "arrays are examples"
-        return ArrayNetwork(context.job, context.task, context.data, context.saved_model)
 
     def feed(self, context: Context, ranks: range) -> Feed:
         from velodrome.engines.tensorflow.feeds import IndexFeed
@@ -39,15 +36,15 @@ class ArrayTask(TensorFlowTask):
         return IndexFeed(context, ranks)
 
     def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.index_dispatcher import IndexDispatcher
+        from velodrome.engines.tensorflow.dispatchers import IndexDispatcher
 
         return IndexDispatcher(context, network, strategy, monitor)
 
     def prepare_server_worker(self, context: Context) -> None:
-        from velodrome.engines.tensorflow import worker_data, worker_files
+        from velodrome.engines.tensorflow import worker_data
 
         if worker_data.reads_itself(context):
-            worker_files.publish(context.data)
+            worker_data.publish(context.data)
             vars(context).pop("data")  # closures read what was published
 
 

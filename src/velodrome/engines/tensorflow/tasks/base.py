@@ -50,5 +50,5 @@ def count_scores(context: Context, part: str, counts: Counts, scores: NDArray[np
 
 def task_of_job(context: Context) -> TensorFlowTask:
     """TensorFlow's side of the job's task."""
-    found: TensorFlowTask = import_module(context.task.module("tensorflow")).TASK
-    return found
+    task: TensorFlowTask = import_module(context.task.module("tensorflow")).TASK
+    return task

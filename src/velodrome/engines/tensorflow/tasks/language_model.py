@@ -18,7 +18,7 @@ class LanguageModelTask(TensorFlowTask):
     """Rows of a text; closures carry their words."""
 
     def network(self, context: Context) -> FlatModel:
-        from velodrome.engines.tensorflow.language import text_network
+        from velodrome.engines.tensorflow.text_network import text_network
 
         return text_network(context.job, context.data, context.saved_model)
 
@@ -28,7 +28,7 @@ class LanguageModelTask(TensorFlowTask):
         return TextFeed(context, ranks)
 
     def dispatcher(self, context: Context, network: Any, strategy: Any, monitor: PeerMonitor) -> ParameterServer:
-        from velodrome.engines.tensorflow.text_dispatcher import TextDispatcher
+        from velodrome.engines.tensorflow.dispatchers import TextDispatcher
 
         return TextDispatcher(context, network, strategy, monitor)
 

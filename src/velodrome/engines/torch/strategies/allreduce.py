@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, make_optimizer, squared_norm
+from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, squared_norm
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.job.job import Job
 from velodrome.transport.base import Transport
 
@@ -199,6 +200,10 @@ class SharedMemoryReducer(GradientReducer):
     The rows of that memory: the parameters, the optimizer's slots, their average if there is one, and one per process
     for what it adds to the slices of the others, with its flags behind it. No process changes a parameter between
     `finish` and `reduce`, while all compute.
+
+    A model that changes its own weights in `forward` would break this, because every process would change them. So a
+    copy of the user's model is called once first; if it changes weights, or cannot be called, gradients are all-reduced
+    instead. TensorFlow owns the memory of its tensors and would have to copy twice, so there MPI sums.
     """
 
     path = "shared-memory"

@@ -18,11 +18,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from velodrome.engines.torch.average import average_of
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, torch_optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.job.job import Compression, Job
+from velodrome.engines.torch.torch_optimizers import LibraryOptimizer, torch_optimizer
+from velodrome.job.job import Compression
 from velodrome.worker.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
@@ -134,7 +134,7 @@ class DdpLearner(TorchLearner):
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
             "find_unused_parameters": find_unused,
         }
-        model = Participant(self._network.forward, find_unused=find_unused, flags=may_skip and not find_unused)
+        model = Participant(self._network.module, find_unused=find_unused, flags=may_skip and not find_unused)
         self._flags = model.flags
         if self._flags is not None:
             self._all = torch.ones_like(self._flags)
@@ -228,7 +228,7 @@ class PreparedDdpLearner(DdpLearner):
 
     def _wrapped(self) -> nn.Module:
         self.loss_factor = float(self._transport.size)  # DistributedDataParallel divides by the number of processes
-        prepared = self._prepared(Participant(self._network.forward, find_unused=not self._network.from_zoo))
+        prepared = self._prepared(Participant(self._network.module, find_unused=not self._network.from_zoo))
         (self._ddp,) = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
         return _Watched(prepared, self._context.status)
 
@@ -237,27 +237,19 @@ class PreparedDdpLearner(DdpLearner):
         self._ddp.require_backward_grad_sync = not more
 
 
-class ZeroOptimizer(Optimizer):
+class ZeroOptimizer(LibraryOptimizer):
     """Each process steps the parameters that are its own, keeps state of no others, and sends them to all."""
 
     def __init__(self, context: Context, parameters: list[torch.nn.Parameter], transport: ProcessGroup) -> None:
-        job: Job = context.job
-        self.rate, self._context, self._parameters = job.rate, context, parameters
-        kind, settings = torch_optimizer(job)
-        self._optimizer = ZeroRedundancyOptimizer(
+        kind, settings = torch_optimizer(context.job)
+        super().__init__(context.job, parameters, ZeroRedundancyOptimizer(
             parameters, optimizer_class=kind, process_group=transport.group, **settings
-        )
-        self.average = average_of(job, parameters)
+        ))
+        self._context = context
 
     def step(self, gradients: Gradients) -> None:
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        for group in self._optimizer.param_groups:
-            group["lr"] = self.rate
         with self._context.waiting(), translate_peer_errors():
-            self._optimizer.step()
-        if self.average is not None:
-            self.average.update()
+            super().step(gradients)
 
     def collect(self) -> None:
         """Bring the state of all parameters to rank 0; called in every process, before `state` there."""

@@ -37,10 +37,10 @@ class _Nothing(torch.autograd.Function):
         return like
 
 
-class TogetherLearner(TorchLearner):
+class LockstepLearner(TorchLearner):
     """All processes compute at the same time, whether they have examples or not."""
 
-    forward_together = True
+    lockstep = True
     #: What the last forward pass in training was called with.
     _last: tuple[Any, ...] = ()
 
@@ -126,7 +126,7 @@ class Presence:
         return [count > 0 for count in total.tolist()]
 
 
-class FsdpLearner(TogetherLearner, DividedLearner):
+class FsdpLearner(LockstepLearner, DividedLearner):
     """One process's part of the network: each needs the parts of all others to compute."""
 
     #: Finds the parameters that a step skips, where it may skip some.
@@ -139,7 +139,7 @@ class FsdpLearner(TogetherLearner, DividedLearner):
         self._refuse_few_examples()
         grid = self._enter_mesh()
         mesh = DeviceMesh.from_group(self._transport.group, self._device.type) if grid is None else grid.mesh
-        root = self._network.forward
+        root = self._network.module
         self._modules = shard(root, self._units(root), mesh, may_skip=not self._network.from_zoo)
         self._mark_waiting()
         self._remember_inputs(root)

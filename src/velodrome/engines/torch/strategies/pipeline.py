@@ -15,10 +15,10 @@ from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from velodrome.engines.torch.array_network import columns_of
+from velodrome.engines.torch.feed import Columns, dtype_of
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, make_optimizer, squared_norm
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import (
     ProcessGroup,
     translate_errors_of_collectives,
@@ -26,8 +26,7 @@ from velodrome.engines.torch.process_group import (
 )
 from velodrome.engines.torch.strategies.pipeline_batches import (
     Count,
-    Passage,
-    passage_of,
+    PassingBatch,
     refuse_small_parts,
     refuse_what_cannot_pass,
 )
@@ -41,6 +40,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     groups_of,
     owners_of,
 )
+from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State
@@ -84,13 +84,11 @@ class PipelineLearner(TorchLearner):
                 layer.to("meta")  # shapes without memory
         self._stage = Stage(*mine)
         self._trained = [parameter for parameter in self._stage.parameters() if parameter.requires_grad]
-        pipe: nn.Module = _Pipe(self, self._stage)
-        if isinstance(self._network.adapter, ObjectiveModule):
-            pipe = ObjectiveModule(pipe, self._network.adapter.objective)
-        self._network = replace(self._network, adapter=pipe)
+        self._network = replace(self._network, module=ObjectiveModule(_Pipe(self, self._stage), self._objective))
+        self._minimum_batch = self._objective.minimum_batch
         self._evaluations: dict[int, Any] = {}
         self._training: Any = None
-        self._passage: Passage | None = None
+        self._passing: PassingBatch | None = None
         self._padded, self._computed = 0, list[Count | None]()
         return make_optimizer(job, self._trained)
 
@@ -125,14 +123,11 @@ class PipelineLearner(TorchLearner):
 
     def _like_inputs(self, count: int) -> torch.Tensor:
         """What the first stage might take for so many examples."""
-        job, data = self._context.job, self._context.data
-        if data.kind == "arrays":
-            columns = columns_of(job, data, self._device, channels_last=self._network.channels_last)
-            inputs: torch.Tensor = columns.batch(*data.train.gather(np.arange(count) % len(data.train))).x
-            return inputs
-        height, width, channels = data.input_shape
-        like = next(self._model.parameters())
-        return torch.rand(count, channels, height, width, dtype=like.dtype, device=like.device)
+        data, network = self._context.data, self._network
+        dtype, last = dtype_of(self._context.job), network.channels_last
+        columns = Columns(data, dtype, self._device, channels_last=last, pixels=network.pixels)
+        inputs: torch.Tensor = columns.batch(*data.train.gather(np.arange(count) % len(data.train))).x
+        return inputs
 
     # -- training
 
@@ -146,23 +141,23 @@ class PipelineLearner(TorchLearner):
         super().begin_epoch(schedule)
         largest = schedule.in_parts(self._accumulate).sizes()[0]
         self._padded = -(-largest // self._micro_batches) * self._micro_batches
-        refuse_small_parts(self._context.job, self._network, self._padded // self._micro_batches)
+        refuse_small_parts(self._context.job, self._minimum_batch, self._padded // self._micro_batches)
 
     def train(self, first: int, last: int) -> Counts:
         if self._rates is not None:
             self._next_rates = iter(self._rates[first:last].tolist())
         names = self._context.task.counted
-        if self._passage is None:
-            self._passage = passage_of(self._task, self._network, tuple(names), self._context.task.name)
+        if self._passing is None:
+            self._passing = PassingBatch(self._feed, self._objective, tuple(names), self._context.task.name)
         with translate_errors_of_collectives():
             for step in range(first * self._accumulate, last * self._accumulate):
-                self._pass(self._passage, step)
-        found = self._passage.counts().vector(names)
+                self._pass(self._passing, step)
+        found = self._passing.counts().vector(names)
         with self._context.waiting():
             self._transport.broadcast(found, self._transport.size - 1)
         return Counts.of(found, names)
 
-    def _pass(self, passage: Passage, step: int) -> None:
+    def _pass(self, batch: PassingBatch, step: int) -> None:
         """Let the batch of a step pass through the stages, and update the weights of this one."""
         if self._training is None:
             kind = Schedule1F1B if self._context.job.pipeline_schedule == "1f1b" else ScheduleGPipe
@@ -173,8 +168,8 @@ class PipelineLearner(TorchLearner):
             for parameter in self._trained:
                 parameter.grad = None
         if self._is_first or self._is_last:
-            passage.enter(step)
-        given = [self._filled(passage.inputs)] if self._is_first else []
+            batch.enter(step)
+        given = [self._filled(batch.inputs)] if self._is_first else []
         targets = {"target": torch.arange(self._padded)} if self._is_last else {}
         self._computed.clear()
         with self._context.waiting():  # a stage computes, or waits for another one
@@ -184,11 +179,11 @@ class PipelineLearner(TorchLearner):
                 count()
         if self._added == 0:
             gradients = [parameter.grad for parameter in self._trained]
-            self._update(gradients if passage.by_examples else self._divided(gradients, passage))
+            self._update(gradients if batch.by_examples else self._divided(gradients, batch))
 
-    def _divided(self, gradients: Gradients, passage: Passage) -> Gradients:
+    def _divided(self, gradients: Gradients, batch: PassingBatch) -> Gradients:
         """Gradients of a sum, divided by what it is a sum over: the last stage knows it."""
-        total = np.array([passage.total if self._is_last else 0.0])
+        total = np.array([batch.total if self._is_last else 0.0])
         with self._context.waiting():
             self._transport.broadcast(total, self._transport.size - 1)
         return [None if each is None else each / (float(total[0]) or 1.0) for each in gradients]
@@ -201,18 +196,18 @@ class PipelineLearner(TorchLearner):
 
         PyTorch calls it once more, with outputs and places of no meaning, to find out shapes.
         """
-        passage = self._passage
-        assert passage is not None
-        real = int((places < passage.examples).sum())
+        batch = self._passing
+        assert batch is not None
+        real = int((places < batch.examples).sum())
         if not real:
             self._computed.append(None)
             return outputs.sum() * 0
-        loss, count = passage.loss(outputs[:real], places[:real].clamp(0, passage.examples - 1).to(outputs.device))
+        loss, count = batch.loss(outputs[:real], places[:real].clamp(0, batch.examples - 1).to(outputs.device))
         self._computed.append(count)
-        return loss / passage.batch if passage.by_examples else loss
+        return loss / batch.batch if batch.by_examples else loss
 
     def _filled(self, inputs: torch.Tensor, size: int | None = None) -> torch.Tensor:
-        """As many examples as a batch has: they come round again where there are fewer."""
+        """As many examples as a batch has: repeats examples if there are too few."""
         wanted = size or self._padded
         filled = inputs if len(inputs) == wanted else inputs[torch.arange(wanted, device=inputs.device) % len(inputs)]
         return filled.contiguous()

@@ -13,7 +13,7 @@ TOLERANCE = 0.05
 class Margins:
     """Differences below these do not decide."""
 
-    #: A lead that is surely below this share is level.
+    #: Differences below this share are ties.
     tolerance: float = TOLERANCE
     #: How much less accurate a faster configuration may be; None for what is usual for the metric.
     accuracy: float | None = None

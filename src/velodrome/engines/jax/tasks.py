@@ -1,5 +1,7 @@
-"""Training on images with labels under JAX: windows of batches by the epoch's order, evaluation with a confusion
-matrix."""
+"""Training on images with labels and on a text under JAX.
+
+Images are batches by the epoch's order, in windows that are handed to the compiled loop. The rows of a text lie side
+by side, and their state is carried from step to step."""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from numpy.typing import NDArray
@@ -16,21 +19,19 @@ from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import JaxLearner, Made
-from velodrome.errors import BadRequest
 from velodrome.models import jax_zoo
 from velodrome.tasks.counts import Counts
-from velodrome.tasks.schedule import Schedule, evaluation_indices
+from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part
-from velodrome.worker.transport_learner import count_classified
 
 EVALUATION_BATCH = 512
 #: Bytes of images that are gathered at a time and handed to the compiled loop.
 WINDOW_BYTES = 8 << 20
 
 
-class Feed(NamedTuple):
+class ImageFeed(NamedTuple):
     """Some steps of this process: images (steps, batch, …) as bytes, labels, and how many of each batch count."""
 
     images: Any
@@ -50,9 +51,6 @@ class ImageLearner(JaxLearner):
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
         data, job = context.data, context.job
-        if data.kind != "images":
-            raise BadRequest(f"--dataset {job.dataset!r}: engine jax trains on images of bytes and on text; choose "
-                             "engine torch or tensorflow for it")
         self._data, self._transform = data, transform_of(job.pixels, data)
         self.pixels = self._transform.form
         super().__init__(context, transport, mesh)
@@ -70,7 +68,7 @@ class ImageLearner(JaxLearner):
 
     def _converted(self, images: jax.Array) -> jax.Array:
         """Bytes as the network takes them."""
-        factor, offset = (jnp.asarray(one, self._dtype) for one in (self._transform.factor, self._transform.offset))
+        factor, offset = (jnp.asarray(array, self._dtype) for array in (self._transform.factor, self._transform.offset))
         return images.astype(self._dtype) * factor + offset
 
     # -- training
@@ -110,11 +108,11 @@ class ImageLearner(JaxLearner):
         if first + self._window < len(self._table):
             self._next = self._reader.submit(self._read, number + 1)
         steps = slice(first, first + self._window)
-        self._feed = Feed(*(
-            in_each(mesh, np.asarray(one)[None])
-            for one in (images, labels, self._counts[steps], self._key, np.int32(first))
+        self._feed = ImageFeed(*(
+            in_each(mesh, np.asarray(array)[None])
+            for array in (images, labels, self._counts[steps], self._key, np.int32(first))
         ))
-        self._shared_feed = tuple(in_all(mesh, np.ascontiguousarray(one)) for one in self._shared[:, steps])
+        self._shared_feed = tuple(in_all(mesh, np.ascontiguousarray(array)) for array in self._shared[:, steps])
         self._number = number
 
     def _first_feed(self) -> tuple[Any, Any, Any]:
@@ -122,7 +120,7 @@ class ImageLearner(JaxLearner):
         return (), self._feed, self._shared_feed
 
     def train(self, first: int, last: int) -> Counts:
-        found, trained = [], int(self._counts[first:last].sum())
+        results, trained = [], int(self._counts[first:last].sum())
         with self._together():
             while first < last:
                 number = first // self._window
@@ -131,10 +129,11 @@ class ImageLearner(JaxLearner):
                 before = number * self._window
                 end = min(last, before + self._window)
                 _, losses, right = self._run((), self._feed, self._shared_feed, first - before, end - before)
-                found.append((losses, right))
+                results.append((losses, right))
                 first = end
-            sums = [(np.asarray(local(one), np.float64).sum(), np.asarray(local(other)).sum()) for one, other in found]
-        return Counts(trained, float(sum(loss for loss, _ in sums)), {"correct": int(sum(right for _, right in sums))})
+            loss = sum(float(np.asarray(local(losses), np.float64).sum()) for losses, _ in results)
+            correct = sum(int(np.asarray(local(right)).sum()) for _, right in results)
+        return Counts(trained, loss, {"correct": correct})
 
     def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
         images, labels = feed.images[step], feed.labels[step]
@@ -157,24 +156,18 @@ class ImageLearner(JaxLearner):
         jax.block_until_ready(self._evaluate_batch(self._evaluated(), images, np.zeros(size, np.int32)))
 
     def evaluate(self, part: Part) -> Counts:
-        examples, tensors = getattr(self._data, part), self._evaluated()
-        mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
-        loss, predicted = 0.0, np.empty(len(mine), np.int64)
-        size = self._evaluated_together
-        for low in range(0, len(mine), size):
-            chosen = mine[low : low + size]
-            used = np.resize(chosen, size)  # the last batch is filled up
-            labels = np.asarray(examples.labels[used], np.int32)
-            losses, answered = self._evaluate_batch(tensors, examples.images[used], labels)
-            loss += float(np.asarray(losses, np.float64)[: len(chosen)].sum())
-            predicted[low : low + size] = np.asarray(answered)[: len(chosen)]
-            self._context.status.seen += 1
-        return self.total(count_classified(
-            self, part, examples, mine, predicted, loss, self._data.classes, self._sum_vector
-        ))
+        tensors, size = self._evaluated(), self._evaluated_together
+
+        def predict(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[float, NDArray[Any]]:
+            # The last batch is filled up, because each size is compiled.
+            filled = np.resize(images, (size, *images.shape[1:])), np.resize(labels, size).astype(np.int32)
+            losses, answered = self._evaluate_batch(tensors, *filled)
+            return float(np.asarray(losses, np.float64)[: len(labels)].sum()), np.asarray(answered)[: len(labels)]
+
+        return self.evaluate_images(part, size, predict)
 
     def _description(self) -> dict[str, Any]:
-        return {"input_shape": list(self._data.input_shape), "classes": self._data.classes, "dataset": self._data.name,
+        return {"input_shape": list(self._data.input_shape), "classes": self._data.classes,
                 "outputs": "logits", **self._transform.description()}
 
 
@@ -183,3 +176,90 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) 
     chances = jax.nn.log_softmax(logits)
     losses = -jnp.take_along_axis(chances, labels[..., None], axis=-1)[..., 0]
     return losses if not smoothing else (1 - smoothing) * losses - smoothing * chances.mean(-1)
+
+
+class TextFeed(NamedTuple):
+    """The rows of this process, and 1 for each of them; rows that only fill up have 0."""
+
+    rows: Any
+    counted: Any
+
+
+class TextLearner(JaxLearner):
+    """Trains on the rows of a text that are this process's."""
+
+    def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
+        self._text, self._unroll = context.data, context.job.unroll
+        super().__init__(context, transport, mesh)
+        self._evaluate_columns = jax.jit(self._look)
+
+    def _build(self) -> jax_zoo.TextNetwork:
+        job = self._context.job
+        return jax_zoo.build_text(job.model, len(self._text.vocabulary), job.unroll, job.seed, job.weights_dtype)
+
+    # -- training
+
+    def begin_epoch(self, schedule: TextSchedule) -> None:
+        self._collected = None
+        rows = schedule.rows(self._text.train, self._transport.rank)
+        most = -(-schedule.batch // schedule.workers)
+        filled = np.zeros((most, schedule.width + 1), np.int32)
+        filled[: len(rows)] = rows
+        counted = (np.arange(most) < len(rows)).astype(self._dtype)
+        self._rows, mesh = len(rows), self._mesh
+        self._feed = TextFeed(in_each(mesh, filled[None]), in_each(mesh, counted[None]))
+        steps = schedule.steps
+        self._shared = in_all(mesh, np.full(steps, schedule.batch, self._dtype)), in_all(mesh, self._rates_of(steps))
+        state = self._network.initial_state(most)
+        self._state_of_rows = jax.tree.map(lambda array: in_each(mesh, array[None]), state)
+
+    def _first_feed(self) -> tuple[Any, Any, Any]:
+        return self._state_of_rows, self._feed, self._shared
+
+    def train(self, first: int, last: int) -> Counts:
+        with self._together():
+            self._state_of_rows, losses, _ = self._run(self._state_of_rows, self._feed, self._shared, first, last)
+            loss = float(np.asarray(local(losses), np.float64).sum())
+        return Counts(self._rows * self._unroll * (last - first), loss)
+
+    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
+        columns = lax.dynamic_slice_in_dim(feed.rows, step * self._unroll, self._unroll + 1, axis=1)
+        logits, state = self._network.apply(tensors, columns[:, :-1], carried)
+        losses = cross_entropy(logits, columns[:, 1:].T) * feed.counted
+        # Truncated back-propagation: the state continues into the next step, the gradient does not.
+        return losses.sum(), Made(jnp.int32(0), {}, lax.stop_gradient(state))
+
+    # -- evaluation
+
+    def _look(
+        self, tensors: Arrays, words: jax.Array, targets: jax.Array, real: jax.Array, state: Any
+    ) -> tuple[jax.Array, Any]:
+        logits, state = self._network.apply(tensors, words, state)
+        return cross_entropy(logits, targets.T) * real.T, state
+
+    def _prepare_evaluation(self) -> None:
+        rows, tensors = len(range(self._transport.rank, EVALUATION_ROWS, self._transport.size)), self._evaluated()
+        if rows:
+            words, real = np.zeros((rows, self._unroll), np.int32), np.zeros((rows, self._unroll), np.float32)
+            state = self._network.initial_state(rows)
+            jax.block_until_ready(self._evaluate_columns(tensors, words, words, real, state))
+
+    def evaluate(self, part: Part) -> Counts:
+        read = evaluation_rows(getattr(self._text, part), self._transport.rank, self._transport.size)
+        loss, tensors = 0.0, self._evaluated()
+        if len(read.inputs):
+            state = self._network.initial_state(len(read.inputs))
+            # Filled up to whole calls, so that the last one needs no compiling.
+            fill = ((0, 0), (0, -read.inputs.shape[1] % self._unroll))
+            inputs, targets, real = (np.pad(array, fill) for array in (read.inputs, read.targets, read.real))
+            for first in range(0, inputs.shape[1], self._unroll):
+                columns = slice(first, first + self._unroll)
+                losses, state = self._evaluate_columns(
+                    tensors, inputs[:, columns], targets[:, columns], real[:, columns], state
+                )
+                loss += float(np.asarray(losses, np.float64).sum())
+                self._context.status.seen += 1
+        return self.total(Counts(int(read.real.sum(dtype="float64")), loss))
+
+    def _description(self) -> dict[str, Any]:
+        return {} if self._network.initial_state(1) else {"context": self._unroll}

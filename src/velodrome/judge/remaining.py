@@ -1,5 +1,4 @@
-"""Estimates how long a script of the user's own will take, from earlier runs of it or a trial: pure functions, as
-`judge/estimate.py` has them for models."""
+"""How much longer running jobs will take: from their progress, or, of a script, from what it reports."""
 
 from __future__ import annotations
 
@@ -9,9 +8,50 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
 from velodrome.job.script import is_length, options_of
-from velodrome.judge.estimate import Estimate
+from velodrome.judge.estimate import Estimate, in_words
+
+
+def steps_done(job: Job, progress: ProgressEvent, per_epoch: int) -> tuple[int, int]:
+    """Steps that a job has done at a progress event, and its total; 0 if that is not known."""
+    if job.script is not None:
+        return progress.step, 0
+    total = job.epochs * per_epoch
+    return (progress.epoch - 1) * per_epoch + progress.step, min(total, job.steps) if job.steps else total
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A job of a race, while the race runs: what it was expected to take, and what it took."""
+
+    expected: float
+    ended: bool
+    #: Of its training, from 0 to 1.
+    share: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What is left of a race."""
+
+    jobs: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.jobs} to go, about {in_words(self.seconds)}"
+
+
+def remaining(jobs: Iterable[Progress]) -> Remaining:
+    """Jobs to come and the seconds that they will take, corrected by how the ones so far did against expectation."""
+    members = list(jobs)
+    ended = [one for one in members if one.ended]
+    spent, expected = sum(one.seconds for one in ended), sum(one.expected for one in ended)
+    ahead = [one.expected * (1 - one.share) for one in members if not one.ended]
+    return Remaining(len(ahead), sum(ahead) * (spent / expected if expected > 0 and spent > 0 else 1.0))
+
 
 #: Seconds that a script is taken to run, for planning only, of which nothing is known.
 _UNKNOWN_SCRIPT = 60.0

@@ -1,0 +1,154 @@
+"""What is counted of batches: sums over them in training, and what an evaluation knows of single examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from velodrome.engines.torch.objectives import Objective, OutputObjective
+from velodrome.tasks import correctness_bits
+from velodrome.tasks.counts import Batch, Counts
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.schedule import Indices
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+#: Outputs of so many numbers wait to be counted together, which takes less time than counting every step.
+_PENDING_NUMBERS = 1 << 18
+
+
+class Tally:
+    """Sums over batches, of which nothing is read back from the device before the end."""
+
+    def __init__(self, objective: Objective, part: str = "train") -> None:
+        self._objective: Any = objective
+        self._part, self._total = part, 0.0
+        self._losses: list[torch.Tensor] = []
+        self._sums: list[Sequence[torch.Tensor | float]] = []
+        self._deferred = isinstance(objective, OutputObjective)
+        self._outputs: list[torch.Tensor] = []
+        self._targets: list[torch.Tensor] = []
+        self._pending = 0
+
+    def add(self, loss: torch.Tensor, batch: Batch) -> None:
+        """Count the batch of the objective's last loss."""
+        self._total += self._objective.total
+        self._losses.append(loss)
+        if not self._deferred:
+            self._sums.append(self._objective.count(batch, self._part))
+            return
+        self._outputs.append(self._objective.outputs)
+        self._targets.append(batch.y)
+        self._pending += self._objective.outputs.numel()
+        if self._pending > _PENDING_NUMBERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._outputs:
+            return
+        self._objective.outputs = torch.cat(self._outputs)
+        self._sums.append(self._objective.count(Batch({}, {"y": torch.cat(self._targets)}), self._part))
+        self._outputs, self._targets, self._pending = [], [], 0
+
+    def counts(self, names: Sequence[str]) -> Counts:
+        self._flush()
+        join = torch.cat if self._losses and self._losses[0].ndim else torch.stack
+        loss = float(join(self._losses).sum(dtype=torch.float64)) if self._losses else 0.0
+        sums = [_added(values) for values in zip(*self._sums, strict=True)] if self._sums else [0.0] * len(names)
+        own = {name: int(value) if value.is_integer() else value for name, value in zip(names, sums, strict=True)}
+        return Counts(round(self._total), loss, own)
+
+
+def _added(values: Sequence[torch.Tensor | float]) -> float:
+    """The sum of numbers, most of which are on the device."""
+    tensors = [each.reshape(()) if each.ndim else each for each in values if isinstance(each, torch.Tensor)]
+    plain = math.fsum(each for each in values if not isinstance(each, torch.Tensor))
+    return plain + (float(torch.stack(tensors).sum(dtype=torch.float64)) if tensors else 0.0)
+
+
+class EvaluationCounts(NamedTuple):
+    """What this process counted in an evaluation; the confusion matrix, where there is one, flattened by rows."""
+
+    counts: Counts
+    confusion: NDArray[np.float64] | None = None
+    #: For every example of the part, whether this process classified it correctly; None where no answer is right.
+    answers: NDArray[np.bool_] | None = None
+    #: For every example of the part, the scores that this process computed, zero for those of others, flattened; None
+    #: where a task needs none.
+    scores: NDArray[np.float64] | None = None
+
+    def summed(self, among: Transport, context: Context, part: str) -> EvaluationCounts:
+        """The sums over processes, in each of them, by one message; the confusion matrix is a square then. Answers are
+        those of the test part alone, and scores have become counts."""
+        names, task, nothing = context.task.counted, context.task, np.zeros(0)
+        answers = self.answers if part == "test" else None
+        parts = [
+            self.counts.vector(names), nothing if self.confusion is None else self.confusion,
+            nothing if self.scores is None else self.scores,
+            nothing if answers is None else correctness_bits.to_vector(answers),
+        ]
+        vector = np.concatenate(parts)
+        among.all_reduce(vector)
+        sums, confusion, scores, bits = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
+        counts, classes = Counts.of(sums, names), math.isqrt(len(confusion))
+        if self.scores is not None:
+            assert isinstance(task, ExampleTask), "only they have scores"
+            counts = replace(counts, own={**counts.own, **task.count_scores(context.data, part, scores)})
+        return EvaluationCounts(
+            counts, None if self.confusion is None else confusion.reshape(classes, classes),
+            None if answers is None else correctness_bits.from_vector(bits, len(answers)),
+        )
+
+
+class Answers:
+    """What an evaluation knows of single examples: which are right, their scores, and a confusion matrix."""
+
+    def __init__(self, objective: Objective, examples: int, mine: Indices) -> None:
+        self._objective, self._examples, self._mine = objective, examples, mine
+        self._right: list[torch.Tensor] = []
+        self._scores: list[torch.Tensor] = []
+        self._predicted: list[torch.Tensor] = []
+        self._labels: list[torch.Tensor] = []
+
+    def add(self, batch: Batch) -> None:
+        """Note what the objective's last loss knows of its examples."""
+        right, scores = self._objective.right(batch), self._objective.scores(batch)
+        if right is not None:
+            self._right.append(right)
+        if scores is not None:
+            self._scores.append(scores)
+        if self._confuses:
+            self._predicted.append(torch.argmax(self._objective.outputs, 1))
+            self._labels.append(batch.y)
+
+    @property
+    def _confuses(self) -> bool:
+        classes = self._objective.classes
+        return classes is not None and classes <= MAX_CONFUSION_CLASSES
+
+    def counts(self, counts: Counts) -> EvaluationCounts:
+        confusion = answers = scores = None
+        classes, width = self._objective.classes, self._objective.score_width
+        if classes is not None and self._confuses:
+            confusion = np.zeros(classes**2)
+            if self._labels:
+                pairs = torch.cat(self._labels) * classes + torch.cat(self._predicted)
+                confusion = torch.bincount(pairs, minlength=classes**2).double().cpu().numpy()
+        if classes is not None or width is not None:
+            answers = np.zeros(self._examples, np.bool_)
+            if self._right:
+                answers[self._mine] = torch.cat(self._right).cpu().numpy()
+        if width is not None:
+            table = np.zeros((self._examples, width))
+            if self._scores:
+                table[self._mine] = torch.cat(self._scores).double().cpu().numpy()
+            scores = table.ravel()
+        return EvaluationCounts(counts, confusion, answers, scores)
