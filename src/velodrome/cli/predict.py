@@ -22,12 +22,12 @@ def command(
         list[str], typer.Argument(metavar="FILE...", help="Pictures, .csv tables, .json examples, or texts.")
     ],
     runs: Runs = Path("runs"),
-    top: Annotated[int, typer.Option("--top", help="List so many classes, the most probable first.")] = 3,
+    top: Annotated[int, typer.Option("--top", help="Number of classes to list, the most probable first.")] = 3,
     mirror: Mirror = None,
     trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
-    """Ask a trained model about files: pictures, tables or texts.
+    """Run a trained model on files: pictures, tables or texts.
 
     The model runs in ONNX Runtime; it is exported first if it was not yet. Of a table every row is answered, of a text
     what follows it.
