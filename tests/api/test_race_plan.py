@@ -99,11 +99,11 @@ def limited(runs: Path, budget: str | None, **fields: Any) -> PlannedRace:
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("budget", "left_out", "said"), [
-    ("10m", 0, "the budget of 10 min is enough for 3 repetitions of all 4 configurations (about 3 min), the least "
-     "after which anything is claimed"),
-    ("2m", 1, "left out by the budget of 2 min, so that the others run 3 times, before which nothing is claimed: "),
-    ("1m", 0, "the budget of 60 s settles nothing: nothing is claimed before repetition 3, and two configurations take "
-     "about 72 s until then (--budget 80s); what fits runs, the most promising first"),
+    ("10m", 0, "the budget of 10 min is enough for 3 repetitions of all 4 configurations (about 3 min), as many "
+     "as a verdict needs"),
+    ("2m", 1, "left out by the budget of 2 min, so that the others run 3 times, as a verdict needs: "),
+    ("1m", 0, "the budget of 60 s is too small for a verdict: it needs 3 repetitions, which take about 72 s for two "
+     "configurations (--budget 80s); as many jobs as fit will run, the most promising first"),
 ])
 def test_a_race_says_before_it_starts_what_its_budget_settles(
     runs: Path, budget: str, left_out: int, said: str
@@ -125,7 +125,7 @@ def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     assert limited(runs, "10m", until_sure=False, repeat=3).notes == (
         "the budget of 10 min is enough for all jobs (about 3 min)",)
     assert limited(runs, "10m", until_sure=False).notes == (
-        "the budget of 10 min is enough for all jobs (about 48 s); nothing is claimed before repetition 3: add "
+        "the budget of 10 min is enough for all jobs (about 48 s); a verdict needs 3 repetitions: add "
         "--until-sure, or --repeat 3",)
 
 

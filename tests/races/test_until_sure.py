@@ -419,7 +419,7 @@ def test_a_budget_that_settles_nothing_runs_the_most_promising_first_and_says_wh
     ending, _ = run(runs, asked(budget="35s"), promise=PROMISE)
     assert [name.rpartition("-128b")[0] for name in machine.ran] == [
         "torch-single-1w", "torch-allreduce-2w", "torch-ddp-2w"]
-    assert "nothing is claimed before repetition 3" in ending.sentence
+    assert "there is no verdict before repetition 3" in ending.sentence
     assert f"--budget {as_option(70.0)} would let two configurations reach it" in ending.sentence
 
 
@@ -428,7 +428,7 @@ def test_a_race_that_becomes_too_slow_for_its_budget_says_so_before_the_second_r
 ) -> None:
     _, heard = run(runs, asked(budget="55s"), seconds=2.0)
     assert [note for note in heard.notes if "the budget ends before repetition 3" in note] == [
-        f"the budget ends before repetition 3, and nothing is claimed before that: --budget {as_option(80.0)} would do "
+        f"the budget ends before repetition 3, before which there is no verdict: --budget {as_option(80.0)} is enough "
         "for two configurations"]
 
 

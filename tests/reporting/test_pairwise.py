@@ -30,7 +30,7 @@ def test_each_pair_is_beaten_level_or_open_by_the_margins_of_the_verdict() -> No
     near = repeated([100.2, 101.3, 99.1], strategy="allreduce", workers=2)
     results = [*single, *near, *repeated([60, 61, 59], workers=2)]
     assert findings(results, "throughput", "torch/single with 1 worker") == [
-        ["1.00×", "level"], ["1.67×", "beaten by torch/allreduce with 2 workers after 3 repetitions"],
+        ["1.00×", "tied"], ["1.67×", "beaten by torch/allreduce with 2 workers after 3 repetitions"],
     ]
     once = [*single[:1], *repeated([60], workers=2)]
     assert findings(once, "throughput", "torch/single with 1 worker") == [["1.67×", "open: 2 more runs, about 3 min"]]

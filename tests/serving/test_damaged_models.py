@@ -189,3 +189,15 @@ def test_columns_that_are_none_are_one_sentence(tmp_path: Path, columns: object)
     with pytest.raises(BadRequest, match=r"cannot read .*columns\.json") as refused:
         datasets.encode_row(tmp_path, {"width": 3})
     assert "\n" not in str(refused.value)
+
+
+def test_names_of_classes_and_files_with_line_breaks_stay_on_the_line_of_their_answer(tmp_path: Path) -> None:
+    folder = brightness(tmp_path)
+    about = json.loads((folder / SERVED).read_text())
+    (folder / SERVED).write_text(json.dumps({**about, "classes": ["dark\nother.png: light 99.0 %", "li\rght"]}))
+    file = tmp_path / "x\ny.png"
+    file.write_bytes(picture())
+    words = ["predict", "brightness", str(file), "--runs", str(tmp_path)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    assert r"dark\nother.png: light 99.0 %" in done.stdout

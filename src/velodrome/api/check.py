@@ -37,7 +37,7 @@ def check(
     ``total_steps`` or ``total_epochs``.
 
     Args:
-        job: what to train and how; its number of workers, or two, is that of the strategies.
+        job: what to train and how; strategies are described for its number of workers, or for two if it has one.
         on: the launcher: ``local``, or ``debug`` to try it inside this program.
         mirror: folder or URL with the publisher's files of a data set.
         on_download: called with bytes done, bytes in total and a label while a data set is fetched.

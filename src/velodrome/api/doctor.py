@@ -62,6 +62,6 @@ def _other_programs() -> list[Finding]:
         return []
     return [Finding(
         "warning", "load", None, f"other programs use {used:.1f} of {cores()} core{'' if cores() == 1 else 's'}: races "
-        "take longer, and their ranges become wider by what that may have changed, so that small differences stay open",
+        "take longer, and small differences may stay undecided, because this load makes every result less certain",
         "close them before a race",
     )]

@@ -68,11 +68,11 @@ def race(
         race: a race, or a YAML file that holds one; the other fields are put on top of it.
         job: fields that all jobs share.
         vary: field names with their values; ``entry`` takes partial jobs.
-        repeat: runs of each configuration, with seeds that count up; with ``until_sure`` the least number.
-        until_sure: run repetitions until the best configuration is known, without those that are out.
+        repeat: runs of each configuration, with seeds that count up; with ``until_sure`` at least this many.
+        until_sure: run repetitions until the best configuration is known, without those that are clearly worse.
         budget: seconds that all runs together may take, or a text such as ``20m`` or ``1h30m``; with ``until_sure``
-            configurations are left out that it has no room for.
-        max_repeat: the most runs of a configuration with ``until_sure``, by default 30.
+            configurations for which it is too small are left out.
+        max_repeat: runs of a configuration at most, with ``until_sure``; by default 30.
         objective: what decides, as for ``recommend``.
         tolerance: differences below this share are too small to matter, by default 0.05.
         accuracy_margin: how much less accurate than the best a configuration may be and still win, by default 0.01.

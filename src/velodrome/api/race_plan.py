@@ -255,7 +255,7 @@ def _once(race: Race) -> str:
     """What is missing to an answer where configurations run too seldom for any claim."""
     if race.repeat >= FIRST_LOOK:
         return ""
-    return f"; nothing is claimed before repetition {FIRST_LOOK}: add --until-sure, or --repeat {FIRST_LOOK}"
+    return f"; a verdict needs {FIRST_LOOK} repetitions: add --until-sure, or --repeat {FIRST_LOOK}"
 
 
 def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[str]:
@@ -270,17 +270,17 @@ def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[
                 f"enough for all{_once(planned.race)}"]
     times = min(FIRST_LOOK, planned.race.most)
     if not found.settles:
-        return [f"the budget of {asked} settles nothing: nothing is claimed before repetition {times}, and two "
-                f"configurations take about {duration(found.least)} until then "
-                f"(--budget {as_option(budget.spent + found.least)}); what fits runs, the most promising first"]
+        return [f"the budget of {asked} is too small for a verdict: it needs {times} repetitions, which take about "
+                f"{duration(found.least)} for two configurations (--budget {as_option(budget.spent + found.least)}); "
+                "as many jobs as fit will run, the most promising first"]
     if not found.left_out and found.whole == 0:
         return [f"the budget of {asked} leaves {duration(max(0.0, budget.left))} for further repetitions"]
     if not found.left_out:
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
-                f"{duration(found.whole)}), the least after which anything is claimed"] if count > 1 else []
+                f"{duration(found.whole)}), as many as a verdict needs"] if count > 1 else []
     configurations = {key: Configuration.of({"job": job.model_dump()}) for key, job in (
         (entry.configuration, entry.job) for entry in planned.entries)}
     names = names_of(list(configurations.values()))
     out = in_list([names[configurations[key].key] for key in reversed(found.left_out)])
-    return [f"left out by the budget of {asked}, so that the others run {times} times, before which nothing is "
-            f"claimed: {out}; --budget {as_option(budget.spent + found.whole)} includes all {count} configurations"]
+    return [f"left out by the budget of {asked}, so that the others run {times} times, as a verdict needs: "
+            f"{out}; --budget {as_option(budget.spent + found.whole)} includes all {count} configurations"]

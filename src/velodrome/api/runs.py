@@ -58,7 +58,7 @@ def _rows_within(race: Found) -> builtins.list[dict[str, Any]]:
 
 
 def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
-    """The result of a run, or its name and status if it has none; of a race, its row with those of its runs.
+    """The result of a run, or its name and status if it has none; for a race, its row and the rows of its runs.
 
     Args:
         name: name of a run, of a race, or ``RACE/RUN``.
@@ -120,7 +120,7 @@ def verify(
     trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Load a run's saved model in a fresh process and evaluate it again: ``ok``, what was ``reported`` and what is
-    ``measured``, the ``tolerance`` of what is not a count, and the ``problems``.
+    ``measured``, the ``tolerance`` for everything but counts, and the ``problems``.
 
     Args:
         name: a finished run, ``RACE/RUN`` or the path of its folder.

@@ -69,13 +69,13 @@ def predict(
     name: str, files: Sequence[str | Path], runs: str | Path = "runs", *, top: int = TOP, mirror: str | None = None,
     trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
-    """What the model of a run says about files: pictures, tables (each row), or texts (what follows them).
+    """Run the model of a run on files: pictures, tables (each row), or texts (for which it predicts the next words).
 
     Args:
         name: a finished run, ``RACE/RUN`` or the path of its folder.
         files: pictures, ``.csv`` tables, ``.json`` examples, or texts.
         runs: folder that holds the runs.
-        top: list so many classes, the most probable first.
+        top: number of classes to list, the most probable first.
         mirror: folder or URL with the publisher's files of a data set, if the model must be exported first.
         trust_code: as for ``export``.
     """

@@ -104,7 +104,7 @@ def attach(
     name: str, *, runs: str | Path = "runs", on_event: OnEvent | None = None, on_start: OnStart | None = None,
     trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Supervise a run whose command was killed while its processes run on, as those of a Slurm job do; its result.
+    """Supervise a run whose command was killed while its processes run on, such as on Slurm; its result.
 
     Args:
         name: name of the run.

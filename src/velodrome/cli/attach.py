@@ -21,9 +21,9 @@ def command(
     trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
-    """Take over a Slurm run whose command was killed; the Slurm job keeps running.
+    """Take over a run on Slurm whose command was killed while its job kept running.
 
-    Nothing that was reported in between is lost. Ctrl-C cancels the job, as with `velodrome train`.
+    No event is lost. Ctrl-C cancels the job, as with `velodrome train`.
 
     Example: `velodrome attach torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """

@@ -23,15 +23,15 @@ def command(
     file: JobFile = None, on: On = None, mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
     *, fields: dict[str, Any],
 ) -> None:
-    """Try a job before it is trained: two steps in one process, and what they take.
+    """Try a job before training: run two steps in one process, and report their time and memory.
 
     Prints how long the whole job will take, the layers with their share of the time, the memory of one process, the
     expected traffic per step of every strategy of the engine, and which of them would refuse the job and why. Nothing
     is stored. If your model, loss or data fails, one sentence says what is wrong, with the lines of your own code.
 
-    A script of your own runs with its workers in a copy of the current folder, where its files go and which is removed,
-    and is ended after 50 steps, 10 seconds of training or a minute. Printed is what it reported, its pace, and how long
-    the whole job takes if it reports total_steps or total_epochs.
+    A script of your own runs with all of its workers in a copy of the current folder, which is removed afterwards. It
+    is stopped after 50 steps, 10 seconds of training or a minute. The command prints the figures that the script
+    reported, how fast it trained and, if it reports total_steps or total_epochs, how long the whole job takes.
 
     Examples:
 

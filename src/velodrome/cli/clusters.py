@@ -132,8 +132,8 @@ def prepare(
 ) -> None:
     """Make a Python environment on every host of a cluster, with the versions of this machine and Velodrome itself.
 
-    An environment that is there with the same versions and unchanged files is left as it is. `velodrome doctor`
-    compares its files with what was installed. Engines that need an environment of their own are not installed there.
+    An existing environment with the same versions and unchanged files is kept. `velodrome doctor` compares
+    its files with what was installed. Engines that need an environment of their own are not installed there.
 
     Example: `velodrome clusters prepare lab --wheelhouse wheels`
     """
@@ -154,9 +154,9 @@ def prepare(
 
 @app.command("clean")
 def clean(json: Json = False) -> None:
-    """Remove what commands that were killed left of emulated clusters: control groups and temporary folders.
+    """Remove control groups and temporary folders of emulated clusters whose command was killed.
 
-    The next job does the same. Namespaces, interfaces and mounts vanish with the command that made them.
+    The next emulated job does this as well. Namespaces, interfaces and mounts vanish with the command that made them.
 
     Example: `velodrome clusters clean`
     """

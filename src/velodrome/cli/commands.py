@@ -17,25 +17,25 @@ _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 #: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
     "new": "Write a commented starter file for a model, a task, data or a script of yours.",
-    "check": "Try a job before it is trained: two steps in one process, and what they take.",
+    "check": "Try a job before training: run two steps in one process, and report their time and memory.",
     "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
-    "attach": "Take over a Slurm run whose command was killed; the Slurm job keeps running.",
+    "attach": "Take over a run on Slurm whose command was killed while its job kept running.",
     "race": "Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.",
     "report": "Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.",
     "recommend": 'Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" '
     "is a possible answer.",
     "plan": "Print the exact command and environment that starts each process of a job, host by host.",
     "clusters": "List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
-    "doctor": "Examine this machine or a cluster: everything that would keep a job from running, and how to fix it.",
+    "doctor": "Check this machine or a cluster for whatever would keep a job from running, and say how to fix it.",
     "engines": "List engines and strategies, and whether each can run here; install those that cannot.",
     "data": "List, prepare, show, verify and shard data sets.",
     "runs": "List, show, compare, check, verify, remove and export stored runs and races.",
-    "export": "Write the model of a run as ONNX, compared with the engine's own output before it is kept.",
-    "predict": "Ask a trained model about files: pictures, tables or texts.",
-    "serve": "Open a page on which trained models can be used, and answer the same over HTTP.",
+    "export": "Export the model of a run to ONNX, and check its outputs against the engine's.",
+    "predict": "Run a trained model on files: pictures, tables or texts.",
+    "serve": "Serve trained models on a web page and over HTTP.",
     "study": "Reproduce published studies and compare the results.",
-    "ui": "Watch races, look into runs and compare them in a browser, live.",
+    "ui": "Watch races live in a browser, and open and compare runs.",
     "examples": "List and copy the example files of the documentation.",
 }
 

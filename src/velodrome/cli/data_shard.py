@@ -20,7 +20,7 @@ def command(
     to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
                                     "s3://bucket/path.")],
     shards: Annotated[
-        int, typer.Option("--shards", help="Files of the training part; the other parts in proportion.")
+        int, typer.Option("--shards", help="Files of the training part; others in proportion to their size.")
     ] = 16,
     encoding: Annotated[
         str,

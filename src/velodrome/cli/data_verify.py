@@ -22,7 +22,7 @@ def command(
     """Verify the stored files of a data set against their checksums.
 
     Exit code 1 if anything is damaged, missing or not stored at all. `velodrome data prepare NAME` repairs what is in
-    the cache; a set of shards that is damaged itself has to be written again.
+    the cache; damaged shards have to be written again.
 
     Example: `velodrome data verify mnist`
     """

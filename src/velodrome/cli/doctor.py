@@ -34,16 +34,16 @@ def command(
     file: JobFile = None, on: On = None, place: Place = None, measure: Measure = False, mirror: JobMirror = None,
     trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
 ) -> None:
-    """Examine this machine or a cluster: everything that would keep a job from running, and how to fix it.
+    """Check this machine or a cluster for whatever would keep a job from running, and say how to fix it.
 
     On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
-    them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding is
-    a sentence with the host, the cause and what to do. The files of your code that the job would send are listed. On
-    this machine it also looks at how many cores other programs use: races beside them are less certain.
+    them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding
+    names the host, the cause and how to fix it. The files of your code that the job would send are listed. On this
+    machine it also measures how many cores other programs use, because they make the results of races less certain.
 
     Example: `velodrome doctor --engine torch --strategy ddp --workers 2 --model dense-128`
 
-    Exit codes: 0 nothing is wrong, 1 something is.
+    Exit codes: 0 no error, 1 at least one error.
     """
     from velodrome.api.doctor import doctor
 
@@ -71,7 +71,7 @@ def report(found: dict[str, Any], *, as_json: bool) -> None:
             else:
                 say(f"{pair['from']} to {pair['to']}: round trip {1e3 * pair['round_trip']:.2f} ms, "
                     f"{pair['bandwidth'] / 1e6:,.0f} Mbit/s")
-        fine = "no error was found, but see the warnings" if found["findings"] else "nothing is wrong"
+        fine = "no errors, but see the warnings" if found["findings"] else "nothing is wrong"
         say(f"{found['cluster']}: " + (fine if found["ok"] else "jobs cannot run as they should"))
     if not found["ok"]:
         raise typer.Exit(1)

@@ -26,7 +26,7 @@ RemovedFramework = Annotated[
 
 
 def install(name: EngineName, framework: Framework = None, json: Json = False) -> None:
-    """Create the environment of an engine whose versions conflict with those of Velodrome, or repair it.
+    """Create or repair the environment of an engine that needs other package versions than Velodrome.
 
     It is stored in $VELODROME_ENVIRONMENTS, by default ~/.local/share/velodrome/environments, for all projects.
 
@@ -45,7 +45,7 @@ def install(name: EngineName, framework: Framework = None, json: Json = False) -
 
 
 def remove(name: EngineName, framework: RemovedFramework = None, json: Json = False) -> None:
-    """Remove the environment of an engine; without --framework, those of all its frameworks.
+    """Remove the environment of an engine; without --framework, its environments for all frameworks.
 
     Example: `velodrome engines remove mxnet`
     """

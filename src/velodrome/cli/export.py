@@ -21,12 +21,12 @@ def command(
     runs: Runs = Path("runs"),
     mirror: Mirror = None,
     trust_code: TrustCode = None,
-    again: Annotated[bool, typer.Option("--again", help="Export anew, even if there is an export.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Export again, even if there is an export.")] = False,
     json: Json = False,
 ) -> None:
-    """Write the model of a run as ONNX, compared with the engine's own output before it is kept.
+    """Export the model of a run to ONNX, and check its outputs against the engine's.
 
-    The file and what is needed to feed it (`serving.json`) are stored beside the run's model. It is kept only if its
+    The file is stored beside the run's model, with `serving.json`, which describes its inputs. It is kept only if its
     outputs on 100 test examples differ from the engine's by at most 1e-4. Needs `pip install "velodrome[serve]"`.
 
     Example: `velodrome export my-run --format onnx`

@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Write a commented starter file for a model, a task, data or a script of yours.
 
-    The file trains as it is; the command that does it is printed, and stands in the file. An existing file is never
-    overwritten.
+    The file trains as it is: the command for it is printed, and is also at the top of the file. An existing file is
+    never overwritten.
 
     Examples:
 

@@ -69,7 +69,7 @@ _MIRROR: dict[str, Any] = {
 Mirror = Annotated[str | None, typer.Option("--mirror", **_MIRROR)]
 JobMirror = Annotated[str | None, typer.Option("--mirror", rich_help_panel="Data", **_MIRROR)]
 JobFile = Annotated[
-    Path | None, typer.Argument(help="YAML file with the options' names as fields; options win.", metavar="FILE")
+    Path | None, typer.Argument(help="YAML file with options as fields; the command line wins.", metavar="FILE")
 ]
 
 #: What an option differs in from what its field says.
@@ -84,7 +84,7 @@ _DIFFERENT: dict[str, dict[str, Any]] = {
     },
     "faults": {
         "flag": "--fault", "kind": list[str], "metavar": "FAULT",
-        "help": "What is broken on purpose during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
+        "help": "Fault to inject during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
         "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more",
     },
     "budget": {"kind": str, "metavar": "DURATION"},

@@ -9,6 +9,7 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
+from velodrome.printable import LONGEST_LINE, shown
 
 
 def command(
@@ -21,12 +22,12 @@ def command(
         list[str], typer.Argument(metavar="FILE...", help="Pictures, .csv tables, .json examples, or texts.")
     ],
     runs: Runs = Path("runs"),
-    top: Annotated[int, typer.Option("--top", help="List so many classes, the most probable first.")] = 3,
+    top: Annotated[int, typer.Option("--top", help="Number of classes to list, the most probable first.")] = 3,
     mirror: Mirror = None,
     trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
-    """Ask a trained model about files: pictures, tables or texts.
+    """Run a trained model on files: pictures, tables or texts.
 
     The model runs in ONNX Runtime; it is exported first if it was not yet. Of a table every row is answered, of a text
     what follows it.
@@ -46,10 +47,10 @@ def command(
         return
     for row in found["files"]:
         place = f" row {row['row']}" if "row" in row else ""
-        say(f"{row['file']}{place}: {', '.join(map(_text, row['predictions']))}")
+        say(f"{shown(row['file'], LONGEST_LINE)}{place}: {', '.join(map(_text, row['predictions']))}")
 
 
 def _text(answer: dict[str, Any]) -> str:
     if "class" in answer:
-        return f"{answer['class']} {100 * answer['probability']:.1f} %"
-    return f"{answer['name']} {answer['value']:.6g}"
+        return f"{shown(answer['class'])} {100 * answer['probability']:.1f} %"
+    return f"{shown(answer['name'])} {answer['value']:.6g}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
 Name = Annotated[
     str | None,
-    typer.Option("--name", help="Name of the race; by default that of its file, or one made from what is raced."),
+    typer.Option("--name", help="Name of the race; by default the file's name, or one made from the fields."),
 ]
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
@@ -52,8 +52,8 @@ DryRun = Annotated[
 ]
 Measure = Annotated[
     bool | None,
-    typer.Option("--measure/--no-measure", help="Train for a second what has never run here, to estimate how long the "
-                 "race takes. [default: if a guess may be far off and that takes less than 10 s]",
+    typer.Option("--measure/--no-measure", help="Train each model that never ran here for a second, to estimate how "
+                 "long the race takes. [default: if a guess may be far off and that takes less than 10 s]",
                  rich_help_panel=RACE, show_default=False),
 ]
 SkipUnavailable = Annotated[
@@ -100,9 +100,9 @@ def command(
     run. The same command again runs only what is missing; with a larger --repeat it adds repetitions. Where something
     is not installed, a race on a terminal asks whether to run the rest.
 
-    With --until-sure it repeats until the best configuration is known, or several are surely level, and drops those
-    that are out on the way. With nothing to vary, every strategy that can train the model here takes part, with one
-    worker and with a worker for each core, until one is best or 15 minutes are over.
+    With --until-sure it repeats until the best configuration is known, or the best are tied, and stops
+    running configurations that are clearly worse. With nothing to vary, every strategy that can train the model here
+    takes part, with one worker and with a worker for each core, until one is best or 15 minutes are over.
 
     Examples:
 

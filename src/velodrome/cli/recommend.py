@@ -24,7 +24,7 @@ def command(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help='As "accuracy>=0.97"; for time-to-accuracy by default the race\'s own.'),
+        typer.Option("--target", help='Target, such as "accuracy>=0.97". [default: the race\'s]'),
     ] = None,
     price_per_hour: Annotated[
         float | None, typer.Option("--price-per-hour", help="Price of one instance for an hour.")

@@ -26,8 +26,8 @@ def verify(
     """Load a run's saved model in a fresh process, and compare its test metric with the one that the run reported.
 
     Counts, such as the number of correct answers, must be equal. Everything else may differ by one part in 10,000 (in
-    100 million for float64), because another number of workers sums in another order. Exit code 1 if there is more of a
-    difference, or if the model cannot be loaded.
+    100 million for float64), because another number of workers sums in another order. Exit code 1 if they differ by
+    more, or if the model cannot be loaded.
 
     Example: `velodrome runs verify my-run --json`
     """

@@ -27,11 +27,11 @@ def command(
     ] = None,
     mirror: Mirror = None, trust_code: TrustCode = None, json: Json = False,
 ) -> None:
-    """Open a page on which trained models can be used, and answer the same over HTTP.
+    """Serve trained models on a web page and over HTTP.
 
     Upload, paste or drag photos, draw a digit, pick test images, type words, or fill in the columns of a table; several
     models answer side by side. Programs use POST /api/predict, which /openapi.json describes. Models run in ONNX
-    Runtime; those that were not exported yet are exported first.
+    Runtime and are exported first if necessary.
 
     Needs `pip install "velodrome[serve]"`.
 

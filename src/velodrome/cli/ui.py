@@ -17,7 +17,7 @@ def command(
     runs: Runs = Path("runs"), port: Port = 8200, host: Host = "127.0.0.1", allow_remote: AllowRemote = False,
     read_only: ReadOnly = False, no_browser: NoBrowser = False, json: Json = False,
 ) -> None:
-    """Watch races, look into runs and compare them in a browser, live.
+    """Watch races live in a browser, and open and compare runs.
 
     Prints its address and opens it. Races that are started elsewhere appear by themselves. Ctrl-C ends it, and the
     races that were started from its pages; those can be resumed.

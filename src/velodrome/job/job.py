@@ -141,8 +141,8 @@ class Job(Optimization):
         "each by itself, by default Horovod's own 128"
     )
     cycle_time_ms: float | None = Field(
-        None, gt=0, le=60_000, description="for horovod: cycle time (ms), after which it looks again for "
-        "gradients that are ready; by default Horovod's own 1"
+        None, gt=0, le=60_000, description="for horovod: milliseconds between two checks for gradients that are ready; "
+        "by default Horovod's own 1"
     )
     timeline_steps: int | None = Field(
         None, ge=0, le=2**63 - 1, description="for horovod: first steps whose timeline is saved with the run "
@@ -150,7 +150,7 @@ class Job(Optimization):
     )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(
-        default_factory=list, description="what is broken on purpose during training, as `partition node3 20s..30s`, "
+        default_factory=list, description="faults to inject during training, as `partition node3 20s..30s`, "
         "`slow node2 4x from 10s`, `pause worker0 5s..8s` or `kill worker1 at 15s`, in seconds since training began"
     )
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")

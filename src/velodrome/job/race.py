@@ -57,17 +57,17 @@ class Race(BaseModel):
         default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
     repeat: Positive = Field(
-        1, description="runs of each configuration, with seeds that count up; with `until_sure` the least number"
+        1, description="runs of each configuration, with seeds that count up; with `until_sure` at least this many"
     )
     until_sure: bool = Field(
-        False, description="repeat until the best configuration is known, and drop those that are out; by default if "
-        "nothing varies"
+        False, description="repeat until the best configuration is known, and drop those that are clearly worse; by "
+        "default if nothing varies"
     )
-    max_repeat: Positive = Field(30, description="the most runs of a configuration with `until_sure`")
+    max_repeat: Positive = Field(30, description="with `until_sure`, run each configuration at most this often")
     budget: Seconds | None = Field(
         None, description="time that all runs together may take, as 20m, 1h30m or 90s: no run starts that is expected "
-        "to end later, and with `until_sure` configurations are left out that it has no room for; by default none, or "
-        "15m if nothing varies"
+        "to end later, and with `until_sure` configurations for which it is too small are left out; by default none, "
+        "or 15m if nothing varies"
     )
     objective: str | None = Field(
         None, description="what decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy "

@@ -79,7 +79,7 @@ def between(question: Question, names: tuple[str, str]) -> Between:
     by_load = not decided and (alone.shown or alone.refuted)
     doubt = "which other programs may have made" if by_load else "which may be chance"
     verdict = f"use {first}: it was {words}." if decided else (
-        f"{first} was {words}, {doubt}." if not shown.is_level else f"{first} and {second} were level.")
+        f"{first} was {words}, {doubt}." if not shown.is_level else f"{first} and {second} were tied.")
     span = f"{found} (95 % interval)" if (found := shown.range(question.kind)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else (

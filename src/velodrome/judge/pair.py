@@ -19,7 +19,7 @@ from velodrome.tasks.base import Metric
 #: Measures that are judged.
 _JUDGED = (*(measure.name for measure in QUALITIES), "examples_per_second", "train_seconds", "total_seconds")
 _RATE = ("All of these statements hold together in 95 of 100 comparisons whose runs were not chosen by their results; "
-         "only a race allows for rivals and for repeated looks, too (velodrome recommend).")
+         "only a race also accounts for rivals and for repeated checks (velodrome recommend).")
 
 
 @dataclass(frozen=True)

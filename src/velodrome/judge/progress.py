@@ -143,8 +143,8 @@ class Ending:
             lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
             lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
             more = "" if self.enough is None else (
-                f": nothing is claimed before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would let "
-                "two configurations reach it")
+                f": there is no verdict before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would "
+                "let two configurations reach it")
             return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget "
                     f"continues{more}.")
         if self.stopped == "hopeless":

@@ -232,7 +232,7 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     settle = settling(question)
     if examples := question.too_few_examples:
         chosen = simplest
-        said = f"use {chosen.name}: level as far as {examples:,} test examples can tell."
+        said = f"use {chosen.name}: tied as far as {examples:,} test examples can tell."
     elif chosen is leader and not (matters and ahead == both):
         said = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
     elif chosen is leader:

@@ -183,7 +183,7 @@ class RaceRuns:
             self._spared = True
             return
         before = self.results[entry.name]
-        self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} meanwhile")
+        self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} at the same time")
         try:
             self._attempt(entry)
         except BaseException:

@@ -159,8 +159,8 @@ class UntilSure:
             observer.note(f"left out by the budget after {number - 1} of {FIRST_LOOK} repetitions: {in_list(new)}; "
                           f"--budget {as_option(self._budget.spent + found.whole)} includes all")
         elif told and self._order and not warned:
-            observer.note(f"the budget ends before repetition {FIRST_LOOK}, and nothing is claimed before that: "
-                          f"--budget {as_option(self._budget.spent + found.least)} would do for two configurations")
+            observer.note(f"the budget ends before repetition {FIRST_LOOK}, before which there is no verdict: "
+                          f"--budget {as_option(self._budget.spent + found.least)} is enough for two configurations")
 
     def _afford(self, results: Mapping[str, Result], at_once: int = 1) -> Affordable:
         """What fits into the budget, as the race stands; configurations that always fail cost nothing more."""

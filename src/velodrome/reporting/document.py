@@ -223,8 +223,8 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append(f"{record.aside} archived attempts that did not finish are not counted.")
     if record.repeated:
         count = f"{len(record.repeated)} runs were" if len(record.repeated) > 1 else "1 run was"
-        notes.append(f"{count} repeated because other programs used the machine meanwhile, and the attempt that they "
-                     f"disturbed less counts: {', '.join(record.repeated)}.")
+        notes.append(f"{count} repeated because other programs used the machine at the same time, and the attempt "
+                     f"that they disturbed less counts: {', '.join(record.repeated)}.")
     if drift := drift_note(rates(record.path)):
         notes.append(drift)
     return tuple(notes)

@@ -183,7 +183,7 @@ def resources_table(rows: Sequence[Row]) -> Table:
         "the most memory that one of them had. Network is the total that the hosts received and sent, each host "
         "counted once; loopback is traffic within a host. Sent per step is what the hosts sent, loopback included, "
         "during the whole run, divided by its training steps. Other programs are what did not belong to the run: the "
-        "cores that they used meanwhile.",
+        "cores that they used during the run.",
         rows, ("cpu_percent", "foreign_cores", "memory_bytes", "process_bytes", "network_bytes", "loopback_bytes",
                "step_bytes"),
     )
@@ -272,7 +272,7 @@ def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
         return "beaten" + ("" if by is leader else f" by {by.name}") + f" after {drop.look} repetitions"
     pair = question.standing.lead(question.number(leader), number)
     if pair.within(question.standing.tolerance):
-        return "level"
+        return "tied"
     if question.standing.outcome != "open":
         return "better" if pair.high < 0 else "not settled"
     return f"open: {settling(question).cost(other.name)}"
@@ -291,7 +291,7 @@ def failures_table(failures: Sequence[Failure]) -> Table:
 def dropped_table(dropped: Sequence[Dropped]) -> Table:
     return Table(
         "dropped", "Configurations that were dropped",
-        "Each was out after that repetition and ran no more. The range allows for all rivals and looks.",
+        "Each was out after that repetition and ran no more. The range allows for all rivals and repetitions.",
         (Column("configuration", numeric=False), Column("after repetition"), Column("beaten by", numeric=False),
          Column("lead of that one"), Column("reason", numeric=False)),
         tuple(

@@ -159,7 +159,7 @@ def _judge(claim: Claim, plan: StudyPlan, rows: Sequence[Row], cores: int) -> Fi
     reasons = list(dict.fromkeys(why for _, why in parts))
     if verdict != CANNOT and any(is_loaded(result) for row in rows for result in row.results if _concerns(claim, row)):
         verdict = INCONCLUSIVE
-        reasons.append("other programs used the cores meanwhile, so these figures decide nothing: repeat it on an idle "
+        reasons.append("other programs used the cores, too, so these figures decide nothing: repeat it on an idle "
                        "machine")
     if verdict == CANNOT and claim.to > cores:
         reasons.append(f"{claim.to} workers with a core each are needed, and there are {cores} cores")

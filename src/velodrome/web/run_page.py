@@ -275,8 +275,8 @@ async def tensorboard(request: Request) -> Response:
     """Start TensorBoard on this run, and return its address."""
     found = await run_in_threadpool(run_of, request)
     if not is_loopback(host_name(request.headers["host"])):
-        raise BadRequest("TensorBoard listens on loopback only, and you look from another machine: start it yourself "
-                         f"with tensorboard --logdir {found.path / 'tensorboard'}")
+        raise BadRequest("TensorBoard listens on loopback only, and your browser is on another machine: start it "
+                         f"yourself with tensorboard --logdir {found.path / 'tensorboard'}")
     if files.is_linked(found.path / "tensorboard", found.path):
         raise BadRequest(f"{str(found.path / 'tensorboard')!r} is a link, which is not followed")
     boards: Boards = request.app.state.boards
@@ -287,7 +287,7 @@ async def serve(request: Request) -> Response:
     """Start `velodrome serve` on the model of this run, and return its address."""
     found = await run_in_threadpool(run_of, request)
     if not is_loopback(host_name(request.headers["host"])):
-        raise BadRequest("the model would answer on loopback only, and you look from another machine: start it "
+        raise BadRequest("the model would answer on loopback only, and your browser is on another machine: start it "
                          f"yourself with {_serve_command(found)}")
     boards: Boards = request.app.state.boards
     return JsonAnswer({"address": await boards.model_address(found.path)})
@@ -300,7 +300,7 @@ async def export(request: Request) -> Response:
     try:
         failed = await run_in_threadpool(command.process.wait, _EXPORT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise BadRequest(f"exporting the model takes longer than {_EXPORT_SECONDS:g} s: look again later") from None
+        raise BadRequest(f"exporting the model takes longer than {_EXPORT_SECONDS:g} s: try again later") from None
     if failed:
         raise BadRequest(command.complaint())
     return JsonAnswer({"exported": found.name})

@@ -96,9 +96,8 @@ class EmulatedOptions(ClusterOptions):
 
     def request(self) -> EmulatedCluster:
         """The same, as numbers."""
-        fields = ("nodes", "bandwidth", "latency", "cpu", "memory")
-        given = {name: getattr(self, name) for name in fields}
-        return parse(",".join(f"{name}={value}" for name, value in given.items() if value is not None))
+        given = self.model_dump(include=set(_READERS), exclude_none=True)
+        return parse(",".join(f"{name}={value}" for name, value in given.items()))
 
 
 LAUNCHER = LauncherType(

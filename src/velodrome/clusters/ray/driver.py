@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -149,6 +149,10 @@ class Driver:
         #: By the name of the stream to their agent.
         self._actors: dict[str, Any] = {}
         self._nodes: dict[str, dict[str, Any]] = {}
+        self._requests: dict[str, Callable[..., Header]] = {
+            "connect": self._connect, "reserve": self._reserve, "release": self._release, "open": self._open,
+            "close": self._close,
+        }
 
     def serve(self, source: int) -> None:
         """Answer requests until the input closes."""
@@ -181,7 +185,7 @@ class Driver:
     def _answer(self, kind: str, header: Header) -> None:
         number = header.pop("n")
         try:
-            answer = getattr(self, f"_{kind}")(**header)
+            answer = self._requests[kind](**header)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
         with suppress(OSError):
