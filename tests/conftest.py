@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from velodrome.catalog.transports import mpi_fault
+
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
@@ -91,6 +93,8 @@ def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
 
 # Libraries that ask for the processor start a program for it, once.
 platform.processor()
+# So does the check whether MPI can be loaded.
+mpi_fault()
 sys.addaudithook(_refuse_processes)
 
 

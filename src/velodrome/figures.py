@@ -25,7 +25,8 @@ _SPLIT_WORDS = {
 #: Names of accuracy and loss; any other figure keeps its own.
 _SYNONYMS = {
     **dict.fromkeys(("accuracy", "acc", "acc1", "acc_1", "top1", "top_1", "top1_acc", "top_1_acc", "acc_top1",
-                     "top1_accuracy", "accuracy_top1"), "accuracy"),
+                     "top1_accuracy", "top_1_accuracy", "accuracy_top1", "prec1", "prec_1", "binary_accuracy",
+                     "categorical_accuracy", "sparse_categorical_accuracy"), "accuracy"),
     **dict.fromkeys(("loss", "avg_loss", "mean_loss", "running_loss", "epoch_loss"), "loss"),
 }
 _PERCENT_WORDS = ("percent", "pct")

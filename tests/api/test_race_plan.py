@@ -15,6 +15,7 @@ from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.judge.estimate import in_words
 from velodrome.machine import describe_machine
 from velodrome.run.store import Store
 
@@ -72,10 +73,14 @@ def test_longer_and_shorter_jobs_are_scaled_without_their_start(runs: Path) -> N
 def test_runs_of_another_machine_or_model_say_nothing(runs: Path) -> None:
     stored(runs, machine={**describe_machine(), "processor": "an abacus"})
     stored(runs, "other", model="linear")
-    plan = planned(runs, {"seed": [7]})
+    plan = planned(runs, {"seed": [7]}, {"epochs": 4000})
     assert plan.basis == "rough guess"
-    assert "(rough guess, which may be off by several times: --measure trains each model for a second)" in (
-        plan_text(plan))
+    text = plan_text(plan)
+    assert "(rough guess, which may be off by several times: --measure trains each model for a second)" in text
+    least, most = plan.bounds
+    [seconds] = plan.seconds.values()
+    assert least < seconds < most
+    assert f": 1 job, {in_words(least)} to {in_words(most)} (" in text, "a guess that is off by five is no number"
 
 
 @pytest.mark.unit
@@ -153,6 +158,51 @@ def test_a_budget_on_the_command_line_has_a_unit(velodrome, runs: Path, text: st
     assert not runs.exists()
     # From Python, and in a file, a number is seconds.
     assert merge(None, {}, {}, {"budget": 90}).budget == 90.0
+
+
+SCRIPT = """
+import time, velodrome
+velodrome.log(step=0)
+for step in range(1_000_000):
+    time.sleep(0.02)
+    velodrome.log(step=step + 1, examples=8, loss=1.0)
+"""
+
+
+@pytest.mark.unit
+def test_how_long_a_script_takes_that_never_ran_is_unknown(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    asked = merge(None, {"engine": "torch", "script": "train.py"}, {"workers": [1, 2]}, {})
+    text = plan_text(plan_race(asked, "race", runs, warm=True))
+    assert ": 2 jobs, for an unknown time (the script never ran here with these arguments: --measure tries it)" in text
+    limit = {"until_sure": True, "budget": "10m"}
+    plan = plan_race(merge(asked, None, None, limit), "race", runs, warm=True)
+    assert plan.affordable is None, "nothing is left out for a time that nobody knows"
+    assert "(60 jobs, for an unknown time, budget 10 min, the script never ran here" in plan_text(plan)
+    assert "how often everything runs within the budget of 10 min shows when it has run once" in plan.notes
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_a_script_that_never_ran_is_tried_if_asked_for(
+    velodrome, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_strays
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("race", "--script", "train.py", "--engine", "torch", "--vary", "workers=1,2", "--runs", runs, "--dry-run",
+             "--json", "--measure")
+    done = velodrome(*words, "--script-args", "--steps 50000")
+    assert done.code == 0, done.text
+    assert "trying train.py with 2 workers …" in done.err
+    expected = [job["seconds"] for job in done.json()["jobs"]]
+    # 50,000 steps of 0.02 s each, and a little more.
+    assert all(1000 < seconds < 2000 for seconds in expected), expected
+    assert not runs.exists()
+    done = velodrome(*words)
+    assert "train.py with 1 worker: how much there is to do is unknown; velodrome.log(total_epochs=…)" in done.err
 
 
 @pytest.mark.integration

@@ -1,4 +1,4 @@
-"""`velodrome check` tries two steps, reports what they take, and says in a sentence what is wrong with users' code."""
+"""`velodrome check` trains for a second, reports what it takes, and says in a sentence what users' code lacks."""
 
 from __future__ import annotations
 
@@ -90,6 +90,34 @@ def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path)
         assert reason in strategies[name]["refused"]
     assert found["test"]["total"] == 359
     assert sorted(path.name for path in here.iterdir() if path.suffix != ".py") in ([], ["__pycache__"])
+
+
+UNEVEN = """
+import itertools, time
+from torch import nn
+
+class Uneven(nn.Module):
+    def __init__(self, pixels, classes):
+        super().__init__()
+        self.head = nn.Linear(pixels, classes)
+        self.calls = itertools.count()
+
+    def forward(self, images):
+        time.sleep(0.1 if next(self.calls) % 5 == 0 else 0.0)
+        return self.head(images.flatten(1))
+
+def build(input_shape, classes):
+    return Uneven(input_shape[0] * input_shape[1] * input_shape[2], classes)
+"""
+
+
+def test_the_time_of_a_job_follows_from_many_steps_because_one_is_like_no_other(velodrome, here: Path) -> None:
+    (here / "uneven.py").write_text(UNEVEN)
+    found = velodrome("check", "--model", "uneven:build", "--engine", "torch", "--batch-size", 8, "--epochs", 1000,
+                      "--on", "debug", "--json").json()
+    assert 0.02 <= found["step_seconds"] < 0.03
+    steps = 1000 * 162  # of 1,293 training examples
+    assert found["seconds"] == pytest.approx(steps * 0.023, rel=0.3)
 
 
 def test_what_strategies_send_that_divide_the_model_is_listed(velodrome, here: Path) -> None:
@@ -281,6 +309,17 @@ def test_a_script_is_tried_for_a_few_steps_in_a_copy_of_its_folder(velodrome, sc
     assert "which is removed with what it wrote there (beside.txt, model.txt, out/log.txt)" in done.out
     assert (script / "model.txt").read_text() == "precious"
     assert sorted(path.relative_to(script) for path in script.rglob("*")) == before, "nothing is stored"
+
+
+def test_how_long_a_script_takes_follows_from_its_arguments_where_it_does_not_report_it(
+    velodrome, script: Path
+) -> None:
+    (script / "train.py").write_text(SCRIPT.replace("step=0, total_steps=1_000_000", "step=0"))
+    job = ("check", "--script", "train.py", "--engine", "torch", "--script-args")
+    found = velodrome(*job, "forever --steps 100000", "--json").json()
+    assert 2000 < found["expected_seconds"] < 4000
+    done = velodrome(*job, "forever")
+    assert "how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much" in done.out
 
 
 def test_a_script_that_ends_by_itself_is_summed_up_as_json(velodrome, script: Path) -> None:

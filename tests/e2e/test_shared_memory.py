@@ -1,4 +1,5 @@
-"""/dev/shm is small, full or read-only, as in a container: `allreduce` does without, or one sentence says why not."""
+"""/dev/shm is small, full or read-only, as in a container, or MPI cannot be loaded: `allreduce` does
+without, or one sentence says why not."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from scene import HERE, Scene
@@ -58,3 +60,21 @@ def test_workers_that_cannot_share_parameters_train_over_mpi(scene: Scene, engin
     warnings = [event["message"] for event in scene.events() if event["kind"] == "warning"]
     if engine == "torch":
         assert any("of shared memory, and /dev/shm has 0 bytes free" in message for message in warnings), warnings
+
+
+def test_an_mpi_that_cannot_be_loaded_is_found_before_the_start(
+    velodrome, runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
+    done = velodrome("train", "--engine", "torch", "--strategy", "allreduce", "--workers", 2, "--runs", runs)
+    assert done.code == 2, done.text
+    assert 'velodrome: MPI cannot be loaded (cannot load MPI library): pip install "velodrome[mpi]" into ' in done.err
+    assert done.err.rstrip().endswith("or choose a strategy without MPI (velodrome engines)")
+    assert not runs.exists()
+    race = ("race", "--engine", "torch", "--vary", "strategy=ddp,allreduce", "--vary", "workers=2", "--runs", runs,
+            "--dry-run", "--skip-unavailable")
+    said = velodrome(*race).err
+    assert "left out: MPI cannot be loaded (" in said
+    assert "(1 of 3 jobs: torch/allreduce)" in said
+    monkeypatch.delenv("MPI4PY_LIBMPI")
+    assert "left out" not in velodrome(*race).err

@@ -11,7 +11,7 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_vary
 from velodrome.job.resolve import resolve
-from velodrome.job.script import batch_note, differences, words_of
+from velodrome.job.script import batch_note, differences, lengths, words_of
 
 
 def test_what_a_script_decides_itself_is_a_label() -> None:
@@ -116,6 +116,23 @@ def test_where_workers_vary_an_argument_that_keeps_the_global_batch_is_offered(
     assert batch_note(jobs[:1], source) == ""
     kept = [job.model_copy(update={"script_args": "-n {64/workers}"}) for job in jobs]
     assert batch_note(kept, source) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "found"),
+    [
+        pytest.param("--epochs 90 --lr 0.1", "", {"epochs": 90}, id="epochs"),
+        pytest.param("--max-steps=500", 'parser.add_argument("--num_epochs", default=3)', {"steps": 500, "epochs": 3},
+                     id="both"),
+        pytest.param("", 'parser.add_argument("--epochs", "-e", type=int, default=4)', {"epochs": 4}, id="default"),
+        pytest.param("--epochs 2", 'parser.add_argument("--epochs", type=int, default=4)', {"epochs": 2}, id="wins"),
+        pytest.param("--epochs many --step-size 7", "", {}, id="no-number"),
+    ],
+)
+def test_how_long_a_script_trains_is_read_from_its_arguments_and_their_defaults(
+    arguments: str, source: str, found: dict[str, int]
+) -> None:
+    assert lengths(arguments, source) == found
 
 
 @pytest.mark.parametrize(

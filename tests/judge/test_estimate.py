@@ -10,7 +10,7 @@ import pytest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.judge.estimate import Known, Timing, basis_of, estimate, known_of
-from velodrome.judge.remaining import estimate_script
+from velodrome.judge.remaining import Tried, estimate_script
 
 pytestmark = pytest.mark.unit
 
@@ -117,6 +117,8 @@ def test_a_guess_says_that_it_is_one_and_how_far_off_it_may_be() -> None:
     found = estimate(job_of(model="lenet5"), EXAMPLES, 784, CORES, [], warm=True)
     assert (found.measured, found.basis) == (False, "rough guess")
     assert found.at_worst(job_of(model="lenet5")) == pytest.approx(5 * found.training)
+    rest = found.seconds - found.training
+    assert found.bounds(job_of(model="lenet5")) == pytest.approx((rest + found.training / 5, rest + 5 * found.training))
     own = job_of(model="my_net:build")
     assert estimate(own, EXAMPLES, 784, CORES, [], warm=True).at_worst(own) > 10 * found.training
 
@@ -147,8 +149,17 @@ def test_a_script_with_other_arguments_is_not_compared(before: str, asked: str) 
     assert estimate_script(script().model_copy(update={"script_args": asked}), [(first, RAN)]).basis == "rough guess"
 
 
-def test_a_script_with_other_workers_is_not_compared() -> None:
-    assert not estimate_script(script(workers=2), [(script(), RAN)]).measured
+def test_a_script_with_other_workers_is_taken_to_last_as_long_as_with_the_nearest_number() -> None:
+    longer = {"seconds": {"startup": 5.0, "total": 105.0}}
+    found = estimate_script(script(workers=2), [(script(workers=8), RAN), (script(), longer)])
+    assert (found.seconds, found.basis) == (105.0, "from 1 earlier run of this script with other workers")
+
+
+def test_a_trial_of_a_script_counts_more_than_runs_with_other_workers_and_less_than_its_own() -> None:
+    tried = [Tried(script("-v", 2), 40.0, 12.0), Tried(script(), 30.0, 12.0), Tried(script(workers=2), 20.0, 12.0)]
+    found = estimate_script(script(workers=2), [(script(), RAN)], tried)
+    assert (found.seconds, found.basis) == (20.0, "measured for 12 s")
+    assert estimate_script(script(workers=2), [(script(workers=2), RAN)], tried).seconds == 65.0
 
 
 def test_what_several_jobs_rest_on_is_said_in_one_phrase() -> None:

@@ -191,6 +191,14 @@ def test_start_up_and_training_of_a_script_are_those_of_rank_0_whoever_reports_f
     assert seconds == {"startup": 4.3, "train": 15.2, "evaluate": 0.0, "total": 19.7}
 
 
+def test_the_start_up_of_a_script_that_reports_nothing_ends_with_the_imports_of_rank_0() -> None:
+    imports = [reported("phase", rank, time=15.2 + rank, received=15.3 + rank, phase="import", state="end", seconds=3.0)
+               for rank in (1, 0)]
+    events = [phase("script", 0, 12.2, 12.3), phase("script", 1, 12.1, 12.2), *imports]
+    seconds = make_result(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
+    assert seconds == {"startup": 5.3, "train": None, "evaluate": None, "total": 19.7}
+
+
 def test_the_parts_of_a_scripts_time_never_exceed_the_whole() -> None:
     late = [phase("script", 0, 10.0, 13.0), phase("train", 0, 10.5, 13.5), script_epoch(1, 9.0)]
     seconds = make_result(script_plan(), "/runs/a", "finished", late, started=10.0, ended=20.0)["seconds"]

@@ -154,6 +154,8 @@ def test_what_a_script_imports_is_start_up_also_where_it_reports_epochs_alone() 
     scene.recorder.imported()
     scene.after(9.0, epoch=1, loss=1.0)
     assert [row["seconds"] for row in scene.result()["history"]] == [9.0]
+    (end,) = [event for event in scene.of("phase") if event["phase"] == "import"]
+    assert (end["state"], end["seconds"]) == ("end", 7.0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`check`: two steps of a job in one process, and what they say about every strategy of its engine."""
+"""`check`: a second of a job in one process, and what they say about every strategy of its engine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from velodrome.variables import CHECK
 def check(
     job: Job, *, on: Where = DEFAULT, mirror: str | None = None, on_download: Progress | None = None
 ) -> dict[str, Any]:
-    """Try a job: two training steps in one process, then its ``layers``, ``memory``, the expected ``seconds`` of the
+    """Try a job: a second of training in one process, then its ``layers``, ``memory``, the expected ``seconds`` of the
     whole job, and ``strategies`` with their traffic per step, and what each of them would refuse.
 
     A script is tried with all of its workers in a copy of the current folder, for at most 50 steps or a minute: then
     what it reported (``figures``), ``steps_per_second``, and ``expected_seconds`` of the whole job if it reports
-    ``total_steps`` or ``total_epochs``.
+    ``total_steps`` or ``total_epochs``, or has an argument such as ``--epochs``.
 
     Args:
         job: what to train and how; strategies are described for its number of workers, or for two if it has one.
@@ -81,7 +81,7 @@ def _check_script(job: Job, on: Where) -> dict[str, Any]:
 
 
 def _whole(job: Job, tried: Job, events: Sequence[Event], inspection: InspectionEvent) -> float:
-    """Seconds that the job is expected to take with its own strategy and workers, from one step of one process."""
+    """Seconds that the job is expected to take with its own strategy and workers, from the pace of one process."""
     begun = next((event.time for event in events if isinstance(event, PhaseEvent) and event.phase == "train"), 0.0)
     startup = max(0.0, begun - min(event.time for event in events))
     timing = Timing(startup, inspection.batch / max(inspection.seconds, 1e-9))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
 from velodrome.data import catalogue
+from velodrome.data.base import Progress
 from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
-from velodrome.judge.remaining import estimate_script
+from velodrome.judge.remaining import Tried, estimate_script
 from velodrome.machine import cores
 from velodrome.races.repetitions import similar
 from velodrome.run.dry_run import alone, measure
+from velodrome.run.script_trial import BY_ITSELF, try_script
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
 MOST_SECONDS, _ONE_SECONDS = 10.0, 2.5
@@ -39,6 +42,8 @@ class Costs:
     runs: Sequence[tuple[Job, Mapping[str, Any]]] = ()
     #: Seconds of training.
     measured: tuple[Known, ...] = ()
+    #: Trials of scripts.
+    tried: tuple[Tried, ...] = ()
     _about: dict[tuple[str, float], Description] = field(default_factory=dict)
 
     @classmethod
@@ -49,7 +54,7 @@ class Costs:
     def of(self, job: Job) -> Estimate:
         """How long a job will take, and what that rests on."""
         if job.script is not None:
-            return estimate_script(job, self.runs)
+            return estimate_script(job, self.runs, self.tried)
         about = self._described(job)
         known = [known for other, result in self.runs
                  if is_alike(other, job) and (known := known_of(result, other, about.train)) is not None]
@@ -62,14 +67,34 @@ class Costs:
             self._about[key] = catalogue.describe(job.dataset, validation=job.validation)
         return self._about[key]
 
-    def measuring(self, jobs: Sequence[Job], *, limit: float | None, note: Note = lambda text: None) -> Costs:
+    def measuring(
+        self, jobs: Sequence[Job], *, limit: float | None, note: Note = lambda text: None,
+        on_download: Progress | None = None,
+    ) -> Costs:
         """The same, and a second of training of each `single` whose jobs would otherwise be guessed.
 
-        Within the limit, if there is one; only on this machine, and only with data that is here.
+        Only on this machine. Within a limit, only with data that is here, and no script is tried, which may take a
+        minute; without one, data is fetched.
         """
-        guessed = [job for job in jobs if job.script is None and job.on is None and not self.of(job).measured]
-        wanted = [job for job in measured_jobs(guessed) if catalogue.is_here(job.dataset)]
-        if not wanted or launcher_named(self.on).name != DEFAULT:
+        guessed = [job for job in jobs if job.on is None and not self.of(job).measured]
+        if not guessed:
+            return self
+        if launcher_named(self.on).name != DEFAULT:
+            if limit is None:
+                note(f"not measured: that is for this machine, and the race runs on {self.on}")
+            return self
+        found = self._with_seconds([job for job in guessed if job.script is None], limit, note, on_download)
+        return found._with_trials([job for job in guessed if job.script is not None], note) if limit is None else found
+
+    def _with_seconds(
+        self, jobs: Sequence[Job], limit: float | None, note: Note, on_download: Progress | None
+    ) -> Costs:
+        if limit is None:
+            for name, bad_data in dict.fromkeys((job.dataset, job.bad_data) for job in jobs):
+                with _noting(note, name):
+                    catalogue.prepare(name, on_download, bad_data=bad_data)
+        wanted = [job for job in measured_jobs(jobs) if catalogue.is_here(job.dataset)]
+        if not wanted:
             return self
         began, found = time.monotonic(), list[Known]()
         engines = _within(wanted, limit)
@@ -83,7 +108,32 @@ class Costs:
                 timing = measure(job, launcher, limit=left) if left > 1.0 else None
                 if timing is not None:
                     found.append(Known(job, timing, cores(), measured=True))
-        return Costs(self.on, self.warm, self.runs, tuple(found), self._about)
+        return replace(self, measured=tuple(found))
+
+    def _with_trials(self, jobs: Sequence[Job], note: Note) -> Costs:
+        """The same, and a trial of each script."""
+        found: list[Tried] = []
+        with open_launcher(self.on) as launcher:
+            for job in jobs:
+                what = f"{job.script} with {job.workers} worker{'' if job.workers == 1 else 's'}"
+                note(f"trying {what} …")
+                with _noting(note, what):
+                    trial = try_script(job, launcher)
+                    seconds = trial["seconds"] if trial["ended"] == BY_ITSELF else trial["expected_seconds"]
+                    if seconds is None:
+                        note(f"{what}: how much there is to do is unknown; velodrome.log(total_epochs=…) in it says so")
+                    else:
+                        found.append(Tried(job, seconds, trial["seconds"]))
+        return replace(self, tried=tuple(found))
+
+
+@contextmanager
+def _noting(note: Note, what: str) -> Iterator[None]:
+    """Note in a sentence why something could not be measured."""
+    try:
+        yield
+    except VelodromeError as error:
+        note(f"{what} is not measured: {error}")
 
 
 def measured_jobs(jobs: Iterable[Job]) -> list[Job]:

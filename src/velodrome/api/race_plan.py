@@ -70,6 +70,19 @@ class PlannedRace:
         return basis_of(self.estimates[key] for key in ahead or self.estimates)
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the most seconds of the jobs to come, where some are guessed and the guess is wrong."""
+        ahead = [one for one in self.entries if one.name not in self.stored]
+        found = [self.estimates[one.configuration].bounds(one.job) for one in ahead]
+        return sum(least for least, _ in found), sum(most for _, most in found)
+
+    @property
+    def unknown_scripts(self) -> bool:
+        """Whether the race has a script of which nothing is known."""
+        return any(entry.job.script is not None and not self.estimates[entry.configuration].measured
+                   for entry in self.entries)
+
+    @property
     def promise(self) -> dict[str, float]:
         """Examples per second that are expected, by the name of a job."""
         return {entry.name: self.estimates[entry.configuration].rate for entry in self.entries}
@@ -202,8 +215,9 @@ def plan_race(
     ahead = [entry for entry in checked.entries if entry.name not in planned.stored]
     if measure or (measure is None and worth_measuring((entry.job for entry in planned.certain), costs)):
         jobs = {entry.configuration: entry.job for entry in ahead}
-        costs = costs.measuring([*jobs.values()], limit=None if measure else MOST_SECONDS, note=note)
-        if costs.measured:
+        costs = costs.measuring([*jobs.values()], limit=None if measure else MOST_SECONDS, note=note,
+                                on_download=on_download)
+        if costs.measured or costs.tried:
             planned = plan_entries(folder, race, checked.entries, on=where, warm=warm, costs=costs)
     return replace(
         planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
@@ -242,6 +256,9 @@ def plan_entries(
                           notes=(warning,) if warning else ())
     if race.budget is None or not here or not entries:
         return planned
+    if planned.unknown_scripts:
+        said = f"how often everything runs within the budget of {in_full(race.budget)} shows when it has run once"
+        return replace(planned, notes=(*planned.notes, said))
     budget = Budget(folder, race.budget, entries, seconds)
     budget.begin()
     found = afford(contenders(

@@ -1,21 +1,58 @@
-"""What transports need: packages that must be installed, and shared memory on a host. Nothing is loaded."""
+"""What transports need: packages that must be installed, an MPI that can be loaded, and shared memory on a host.
+
+Nothing is loaded into this process."""
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
+from functools import cache
 
 from velodrome.catalog import segments
 from velodrome.catalog.base import Need, Strategy
 from velodrome.printable import bytes_text
 
 MPI_NEEDS = (Need("mpi4py", 'pip install "velodrome[mpi]"'),)
+#: Loads MPI without starting it; mpi4py adds every path that it tried to the reason.
+_LOAD = """
+import sys
+try:
+    import mpi4py
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:
+    print(str(error).partition("\\n")[0])
+    sys.exit(1)
+"""
+_LOAD_SECONDS = 20.0
 
 
 def uses_mpi(strategy: Strategy) -> bool:
     """Whether the processes of a strategy are MPI ranks."""
     return MPI_NEEDS[0] in strategy.needs
+
+
+def mpi_fault() -> str | None:
+    """Why MPI cannot be loaded here, as a sentence with the way out; None if it can, or if that cannot be found out."""
+    why = _load_error(os.environ.get("MPI4PY_LIBMPI"))
+    way_out = f'pip install "velodrome[mpi]" into {sys.prefix}, or choose a strategy without MPI (velodrome engines)'
+    return why and f"MPI cannot be loaded ({why}): {way_out}"
+
+
+@cache
+def _load_error(library: str | None) -> str | None:
+    """What a process says that loads MPI, on whose environment it depends which library that is."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _LOAD], capture_output=True, text=True, errors="replace", timeout=_LOAD_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode == 0:
+        return None
+    return next(iter(done.stdout.splitlines()), f"exit code {done.returncode}")
 
 
 def shared_memory_shortage(ranks: int) -> str | None:

@@ -1,4 +1,4 @@
-"""`velodrome check`: two steps of a job, its layers, memory and traffic, and what would be refused."""
+"""`velodrome check`: a second of a job, its layers, memory and traffic, and what would be refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(
     file: JobFile = None, on: On = None, mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
     *, fields: dict[str, Any],
 ) -> None:
-    """Try a job before training: run two steps in one process, and report their time and memory.
+    """Try a job before training: train for a second in one process, and report its time and memory.
 
     Prints how long the whole job will take, the layers with their share of the time, the memory of one process, the
     expected traffic per step of every strategy of the engine, and which of them would refuse the job and why. Nothing
@@ -31,7 +31,8 @@ def command(
 
     A script of your own runs with all of its workers in a copy of the current folder, which is removed afterwards. It
     is stopped after 50 steps, 10 seconds of training or a minute. The command prints the figures that the script
-    reported, how fast it trained and, if it reports total_steps or total_epochs, how long the whole job takes.
+    reported, how fast it trained and, if it reports total_steps or total_epochs or has an argument such as
+    --epochs, how long the whole job takes.
 
     Examples:
 
@@ -41,7 +42,7 @@ def command(
 
     `velodrome check --script train.py --script-args "--batch-size {64/workers}" --workers 2`
 
-    Exit codes: 0 the two steps ran, 1 your code failed, 2 the request is not valid.
+    Exit codes: 0 it trained, 1 your code failed, 2 the request is not valid.
     """
     from velodrome.api.check import check
     from velodrome.cli.console import data_progress
@@ -69,10 +70,11 @@ def command(
 def _print_script(found: dict[str, Any]) -> None:
     from velodrome.cli.safe_console import SafeConsole
     from velodrome.judge.estimate import in_words
+    from velodrome.run.script_trial import BY_ITSELF
 
     console = SafeConsole(markup=False)
     workers = f"{found['workers']} worker{'' if found['workers'] == 1 else 's'}"
-    ended = "it ended by itself" if found["ended"] == "by itself" else f"ended {found['ended']}"
+    ended = "it ended by itself" if found["ended"] == BY_ITSELF else f"ended {found['ended']}"
     lines = [f"{found['script']}, {found['engine']}, {workers}: {ended}, {found['seconds']:.1f} s in all"]
     pace = [f"start-up {found['startup_seconds']:.1f} s" if found["startup_seconds"] is not None else "",
             f"{found['steps']:,} steps" if found["steps"] else "",
@@ -86,6 +88,8 @@ def _print_script(found: dict[str, Any]) -> None:
         lines += [f"to read a figure from what it printed: {found['read']}"]
     if found["expected_seconds"] is not None:
         lines += [f"the whole job takes about {in_words(found['expected_seconds'])} at this pace"]
+    elif found["ended"] != BY_ITSELF:
+        lines += ["how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much there is"]
     written = f" ({', '.join(found['written'])})" if found["written"] else ""
     lines += [f"it ran in a copy of this folder, which is removed with what it wrote there{written}"]
     lines += [f"left out of the copy: {', '.join(found['left_out'])}"] if found["left_out"] else []
@@ -102,7 +106,7 @@ def _print(found: dict[str, Any]) -> None:
         f"{found['model']} on {found['dataset']}, {found['engine']}, {found['task']}: {found['parameters']:,} "
         f"parameters; a step of {found['batch']:,} examples took {found['step_seconds'] * 1e3:,.1f} ms", soft_wrap=True,
     )
-    console.print(f"the whole job takes about {in_words(found['seconds'])}, by this step", soft_wrap=True)
+    console.print(f"the whole job takes about {in_words(found['seconds'])} at this pace", soft_wrap=True)
     if found["layers"]:
         _print_layers(console, found["layers"])
     _print_memory(console, found["memory"])

@@ -17,7 +17,7 @@ _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
 #: Name and the first sentence of its help. `train` is in `cli/train.py`, and so on.
 COMMANDS = {
     "new": "Write a commented starter file for a model, a task, data or a script of yours.",
-    "check": "Try a job before training: run two steps in one process, and report their time and memory.",
+    "check": "Try a job before training: train for a second in one process, and report its time and memory.",
     "train": "Train one model with one strategy, and measure it.",
     "resume": "Continue an interrupted or failed run from its newest checkpoint.",
     "attach": "Take over a run on Slurm whose command was killed while its job kept running.",

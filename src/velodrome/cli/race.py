@@ -40,6 +40,8 @@ Name = Annotated[
 ]
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
+#: Where a duration may be this many times another one, both are given.
+_MOST_SPREAD = 2.0
 #: Lines that a race ends with: table and verdicts come first, and what else there is room for.
 _MOST_LINES = 25
 Vary = Annotated[
@@ -144,7 +146,7 @@ def command(
             asked, called, runs, on=target if on is not None or place else None, warm=warm,
             complete=file is None, on_download=progress.data,
             leave_out=lambda checked: skip_unavailable or (not dry_run and _agreed(checked, progress)),
-            measure=measure, note=lambda text: error_console.print(text, highlight=False),
+            measure=measure, note=lambda text: error_console.print(text, highlight=False, soft_wrap=True, markup=False),
         )
     error_console.print(plan_text(planned), soft_wrap=True)
     if dry_run:
@@ -167,13 +169,12 @@ def plan_text(planned: PlannedRace) -> str:
     """How many jobs a race has, how long they will take, their names, and what is left out or adapted."""
     from rich.markup import escape
 
-    from velodrome.judge.estimate import in_words
-
     names = [entry.name for entry in planned.certain]
     shown = [f"  {name}" for name in (names if len(names) <= 24 else [*names[:20], f"… and {len(names) - 20} more"])]
     done = f", {len(planned.stored)} of them stored already" if planned.stored else ""
     missing = len(names) - len(planned.stored)
-    total = f"about {in_words(sum(planned.seconds.values()))} ({_basis(planned)})" if missing else "nothing to do"
+    total = _duration(planned, None) if missing else "nothing to do"
+    total += f" ({_basis(planned)})" if missing else ""
     jobs = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     path = planned.folder.path
     notes = [*(f"left out: {escape(reason)}" for reason in planned.reasons), *map(escape, planned.notes)]
@@ -182,13 +183,25 @@ def plan_text(planned: PlannedRace) -> str:
     return "\n".join([f"[bold]{path.name}[/bold]: {jobs}{done}, {total}, in {escape(str(path))}", *shown, *notes])
 
 
+def _duration(planned: PlannedRace, budget: float | None) -> str:
+    """How long a race takes, within its budget: a range where that is guessed."""
+    from velodrome.judge.estimate import in_words
+
+    if planned.unknown_scripts:
+        return "for an unknown time"
+    least, most = (seconds if budget is None else min(seconds, budget) for seconds in planned.bounds)
+    if most > _MOST_SPREAD * least:
+        return f"{in_words(least)} to {in_words(most)}"
+    return f"about {in_words(planned.most_seconds if budget is not None else sum(planned.seconds.values()))}"
+
+
 def _basis(planned: PlannedRace) -> str:
     """What the expected time rests on, and how to know better."""
     guesses = [one for one in planned.estimates.values() if not one.measured]
     if not guesses:
         return planned.basis
-    if all(entry.job.script is not None for entry in planned.entries):
-        return "a minute is assumed for a script that never ran"
+    if planned.unknown_scripts:
+        return "the script never ran here with these arguments: --measure tries it"
     return f"{planned.basis}, which may be off by several times: --measure trains each model for a second"
 
 
@@ -196,7 +209,7 @@ def _until_sure(planned: PlannedRace) -> str:
     """What a race that ends when it is sure runs in any case, and what it can cost."""
     from rich.markup import escape
 
-    from velodrome.judge.estimate import in_full, in_words
+    from velodrome.judge.estimate import in_full
 
     race = planned.race
     count = planned.configurations
@@ -204,8 +217,8 @@ def _until_sure(planned: PlannedRace) -> str:
     stored = f", {len(planned.stored)} stored already" if planned.stored else ""
     first = "repetition" if race.repeat == 1 else f"{race.repeat} repetitions"
     return (f"{count} configuration{'' if count == 1 else 's'} until one is best, in {escape(str(planned.folder.path))}"
-            f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, about "
-            f"{in_words(planned.most_seconds)}{budget}, {_basis(planned)}); the first {first}:")
+            f"; at most {race.most} repetitions ({len(planned.entries)} jobs{stored}, "
+            f"{_duration(planned, race.budget)}{budget}, {_basis(planned)}); the first {first}:")
 
 
 def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:

@@ -1,6 +1,6 @@
-"""Arguments of a script: placeholders such as `{64/workers}` in them, which of them hold the batch, and how several
-differ. Pure functions of texts."""
+"""Arguments of a script: placeholders such as `{64/workers}` in them, batch and length, and how several differ.
 
+Pure functions of texts."""
 from __future__ import annotations
 
 import ast
@@ -19,7 +19,12 @@ NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
 _PLACEHOLDER = re.compile(r"\{([\w\s+*/()-]{1,80})\}")
 _BATCH = re.compile(r"(?<!\S)(--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b))(=|\s+)(\d+)(?!\S)", re.IGNORECASE)
 _BATCH_FLAG = re.compile(r"--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b)", re.IGNORECASE)
-#: Characters of a script in which its argument for the batch is looked for.
+#: Options that say how long a script trains.
+_LENGTH_FLAGS = {
+    what: re.compile(rf"--?(?:(?:max|num|total|n)[-_]?)?(?:train[-_]?)?(?:{words})")
+    for what, words in (("steps", "steps?|iters?|iterations?|batches"), ("epochs", "epochs?"))
+}
+#: Characters of a script in which defaults of its arguments are looked for.
 LONGEST_SCRIPT = 500_000
 
 
@@ -87,7 +92,8 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
     if len(counts) < 2:
         return ""
     found = next(filter(None, (_BATCH.search(job.script_args) for job in open_ones)), None)
-    flag, size, where = (found[1], int(found[3]), "") if found else (*_default_batch(source), " (the script's default)")
+    flag, size, where = (found[1], int(found[3]), "") if found else (
+        *_declared(source, _BATCH_FLAG), " (the script's default)")
     if not flag:
         return ("if the script's batch size is per process, as in most DDP scripts, the global batch grows with the "
                 f"workers ({counts[0]} to {counts[-1]}), which is another training; to keep it, divide it: "
@@ -105,8 +111,45 @@ def divided_batch(arguments: str) -> str:
     return f"{found[1]}{found[2]}{{{found[3]}/workers}}" if found else "--batch-size {64/workers}"
 
 
-def _default_batch(source: str) -> tuple[str, int]:
-    """The argument for the batch that a script declares by argparse, and its default; nothing if it has none."""
+def is_length(flag: str) -> bool:
+    """Whether an option says how long a script trains."""
+    return any(pattern.fullmatch(flag) for pattern in _LENGTH_FLAGS.values())
+
+
+def lengths(arguments: str, source: str = "") -> dict[str, int]:
+    """How many `steps` or `epochs` a script trains: by its arguments, or else by the defaults that it declares in its
+    text, `source`."""
+    given = options_of(arguments)
+    found: dict[str, int] = {}
+    for what, pattern in _LENGTH_FLAGS.items():
+        value = next((value for flag, value in given.items() if pattern.fullmatch(flag)), None)
+        number = str(_declared(source, pattern)[1] if value is None else value)
+        if re.fullmatch(r"[1-9]\d{0,9}", number):
+            found[what] = int(number)
+    return found
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Options with their values; other words by their place."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return {"": text}
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
+            name, _, value = word.partition("=")
+            found[name] = value
+        else:
+            found[name or f"word {len(found)}"] = word
+            name = ""
+    return found
+
+
+def _declared(source: str, wanted: re.Pattern[str]) -> tuple[str, int]:
+    """The argument that a script declares by argparse, of those whose name is like this, and its default; nothing if it
+    has none."""
     try:
         tree = ast.parse(source[:LONGEST_SCRIPT])
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -115,7 +158,7 @@ def _default_batch(source: str) -> tuple[str, int]:
         if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
             continue
         names = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-        flags = [name for name in names if _BATCH_FLAG.fullmatch(name)]
+        flags = [name for name in names if wanted.fullmatch(name)]
         for keyword in node.keywords:
             if flags and keyword.arg == "default" and isinstance(keyword.value, ast.Constant) \
                     and type(size := keyword.value.value) is int and size > 0:

@@ -63,7 +63,7 @@ _ALIKE = ("dataset", "model", "model_args", "task", "dtype", "unroll", "engine",
 #: By which factor a rough guess of the training time may be wrong, and that of a model which the table does not have.
 _DOUBT, _UNKNOWN_DOUBT = 5.0, 50.0
 
-Source = Literal["runs", "similar runs", "measured", "guess"]
+Source = Literal["runs", "similar runs", "other workers", "measured", "guess"]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,15 @@ class Estimate:
 
     def at_worst(self, job: Job) -> float:
         """Seconds that the training of this job may take if a guess is wrong, in round numbers."""
-        return self.training * (1.0 if self.measured else _DOUBT if job.model in _RATE else _UNKNOWN_DOUBT)
+        return self.training * self._doubt(job)
+
+    def bounds(self, job: Job) -> tuple[float, float]:
+        """The least and the most seconds of this job if a guess is wrong, in round numbers."""
+        rest, doubt = self.seconds - self.training, self._doubt(job)
+        return rest + self.training / doubt, rest + self.training * doubt
+
+    def _doubt(self, job: Job) -> float:
+        return 1.0 if self.measured else _DOUBT if job.model in _RATE else _UNKNOWN_DOUBT
 
     @property
     def basis(self) -> str:
@@ -123,6 +131,7 @@ class Estimate:
         runs = "1 earlier run" if self.amount == 1 else f"{self.amount:.0f} earlier runs"
         return {
             "runs": f"from {runs}", "similar runs": f"from {runs} of this model with other workers, batch or strategy",
+            "other workers": f"from {runs} of this script with other workers",
             "measured": f"measured for {self.amount:.0f} s", "guess": "rough guess",
         }[self.source]
 

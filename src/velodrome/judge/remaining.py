@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
+from velodrome.job.script import is_length, options_of
 from velodrome.judge.estimate import Estimate, in_words
 
 
@@ -54,28 +53,45 @@ def remaining(jobs: Iterable[Progress]) -> Remaining:
     return Remaining(len(ahead), sum(ahead) * (spent / expected if expected > 0 and spent > 0 else 1.0))
 
 
-#: Seconds that a script is taken to run of which nothing is known.
+#: Seconds that a script is taken to run, for planning only, of which nothing is known.
 _UNKNOWN_SCRIPT = 60.0
-#: Options of scripts that say how long they train.
-_LENGTHS = re.compile(r"--?(?:(?:max|num|n)[-_]?)?(?:train[-_]?)?(?:steps?|epochs?|iters?|iterations?|batches)")
 
 
-def estimate_script(job: Job, earlier: Iterable[tuple[Job, Mapping[str, Any]]]) -> Estimate:
-    """As long as runs of the same script took, in proportion to its steps or epochs; a minute if it never ran."""
-    found = []
+@dataclass(frozen=True)
+class Tried:
+    """A trial of a script: how long the whole of it is expected to take, and for how long it was watched."""
+
+    job: Job
+    seconds: float
+    watched: float
+
+
+def estimate_script(
+    job: Job, earlier: Iterable[tuple[Job, Mapping[str, Any]]], tried: Sequence[Tried] = ()
+) -> Estimate:
+    """As long as runs of the same script took, in proportion to its steps or epochs; else what a trial shows; else as
+    long as it took with the nearest number of workers."""
+    found: dict[int, list[float]] = {}
     for other, result in earlier:
-        factor = _longer(other, job) if (other.script, other.workers) == (job.script, job.workers) else None
+        factor = _longer(other, job) if other.script == job.script else None
         if factor is not None:
             seconds = result["seconds"]
-            found.append(seconds["startup"] + (seconds["total"] - seconds["startup"]) * factor)
-    if not found:
-        return Estimate(_UNKNOWN_SCRIPT, "guess")
-    return Estimate(median(found), "runs", len(found))
+            whole = seconds["startup"] + (seconds["total"] - seconds["startup"]) * factor
+            found.setdefault(abs(other.workers - job.workers), []).append(whole)
+    if same := found.pop(0, []):
+        return Estimate(median(same), "runs", len(same))
+    for one in tried:
+        if (one.job.workers, one.job.script, one.job.script_args) == (job.workers, job.script, job.script_args):
+            return Estimate(one.seconds, "measured", max(1.0, one.watched))
+    if found:
+        nearest = found[min(found)]
+        return Estimate(median(nearest), "other workers", len(nearest))
+    return Estimate(_UNKNOWN_SCRIPT, "guess")
 
 
 def _longer(one: Job, other: Job) -> float | None:
     """How many times as long the second of two jobs of a script trains; None if its arguments do not tell."""
-    first, second = (_arguments(job.script_args) for job in (one, other))
+    first, second = (options_of(job.script_args) for job in (one, other))
     if first.keys() != second.keys():
         return None
     factor = 1.0
@@ -83,25 +99,7 @@ def _longer(one: Job, other: Job) -> float | None:
         if value == second[name]:
             continue
         try:
-            factor *= float(second[name]) / float(value) if _LENGTHS.fullmatch(name) else math.nan
+            factor *= float(second[name]) / float(value) if is_length(name) else math.nan
         except (ValueError, ZeroDivisionError):
             return None
     return factor if 0 < factor < math.inf else None
-
-
-def _arguments(text: str) -> dict[str, str]:
-    """Options with their values; other words by their place."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return {"": text}
-    found: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
-            name, _, value = word.partition("=")
-            found[name] = value
-        else:
-            found[name or f"word {len(found)}"] = word
-            name = ""
-    return found

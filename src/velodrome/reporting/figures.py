@@ -291,7 +291,7 @@ def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:
                             capsize=2.5, error_kw={"elinewidth": 0.9})
             axes.plot(middle, place, marker=looks.marker_of(row), color=colour, markeredgecolor=INK, markersize=5)
             rate = measure.text(middle) if middle else "not reported"
-            axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8)
+            axes.bar_label(bar, [f" {rate}  ({cut(words[row.name])})"], fontsize=8, padding=3)
     axes.set_yticks(range(len(labels)), [label.replace("/", "\n") for label in labels])
     for tick, label in zip(axes.get_yticklabels(), labels, strict=True):
         tick.set_color(looks.colour[label])

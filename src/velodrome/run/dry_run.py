@@ -1,4 +1,4 @@
-"""A training process that does not train: two steps of a job, or the evaluation of a saved model."""
+"""A training process that does not train: a second of a job, or the evaluation of a saved model."""
 
 from __future__ import annotations
 

@@ -201,8 +201,9 @@ class EventSummary:
     _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
     #: When the first training step began, by the controller's clock.
     first_step: float | None = None
-    #: When the chief of a script of the user's own began.
+    #: When the chief of a script of the user's own began, and when its imports were over, by the controller's clock.
     _script: PhaseEvent | None = None
+    _imported: float | None = None
     #: What the run warned of: the keys, in their order.
     warnings: dict[str, None] = field(default_factory=dict)
     faults: dict[str, FaultRecord] = field(default_factory=dict)
@@ -233,6 +234,8 @@ class EventSummary:
             case PhaseEvent(phase="script", state="begin", rank=0) if not is_earlier:
                 self._script = event
                 self.epochs.clear()  # a script that is resumed begins at the beginning
+            case PhaseEvent(phase="import", state="end") if not is_earlier and self._of_script:
+                self._imported = self._imported or self._when(event)
             case StalenessEvent():
                 self.updates.append(event)
             case SharesEvent():
@@ -251,7 +254,7 @@ class EventSummary:
         return self.task.name == LABEL
 
     def _when(self, event: PhaseEvent) -> float | None:
-        """When the chief of a script began to train, by the controller's clock; None for other ranks.
+        """When the chief of a script got there, by the controller's clock; None for other ranks.
 
         Epochs and evaluations are those of the chief, so start-up is, too. A script may report an epoch when it is
         over: what counts is the time that the event states, not when it came.
@@ -303,7 +306,7 @@ class EventSummary:
         evaluate = sum((row.evaluate_seconds for row in self.history), 0.0) + test_seconds
         total = max(0.0, ended - self.started)
         script_began = self._script and self._script.controller_time
-        startup = (self.first_step or script_began or ended) - self.started
+        startup = (self.first_step or self._imported or script_began or ended) - self.started
         if self._of_script:  # its clocks are two: that of its process, and that by which its events arrive
             startup = min(startup, total - train - evaluate)
         return Seconds(

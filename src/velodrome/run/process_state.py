@@ -57,6 +57,8 @@ class ProcessState:
 
     def _enter(self, event: PhaseEvent) -> None:
         phase, ended = event.phase, event.state == "end"
+        if ended and phase == "import" and self.phase == "script":
+            return  # what a script imports is a part of it
         self.phase = f"after {phase}" if ended else phase
         final = math.inf if phase in ("evaluate", "save") else 0
         self.position = (event.epoch or final, PHASES.index(phase) + (0.5 if ended else 0.0))

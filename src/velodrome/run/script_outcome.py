@@ -25,9 +25,13 @@ UNKNOWN = ("batch_size", "batch_scope", "batch_of_step", "optimizer", "learning_
 _TAIL = 200_000
 #: As many lines of them, as many characters of each, and of what stands before a number.
 _MOST_LINES, _LONGEST_LINE, _LONGEST_NAME = 300, 400, 60
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\w.@/])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)", re.IGNORECASE)
 #: Words that may be the name of a number, and what stands between.
-_NAME = re.compile(r"([A-Za-z][\w/@-]*(?:[ -][A-Za-z][\w/@-]*){0,2})(\s*[:=]?\s*)$")
+_NAME = re.compile(r"([A-Za-z][\w/@-]*(?:[ -][A-Za-z][\w/@-]*){0,2})([\"']?\s*[:=]?\s*)$")
+#: What follows a number that is a part of another one, and the per cent that are printed with it.
+_PART = re.compile(r"\s*/\s*\d+(?:\s*\(\s*(\d+(?:\.\d+)?)\s*%)?")
+#: A line that has figures of a validation by name has those of training without one.
+_VALIDATES = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|dev|eval)[\W_]", re.IGNORECASE)
 _EPOCH = re.compile(r"(epoch\W{0,3})(\d+)", re.IGNORECASE)
 _FAR = re.compile(r"\b(acc(?:uracy)?\b.*): (\d+(?:\.\d+)?) ?(%?)$", re.IGNORECASE)
 _FIGURES = frozenset({"accuracy", "f1", "auc", "precision", "recall", "map", "bleu", "iou", "score"})
@@ -104,18 +108,24 @@ def _patterns(line: str) -> Iterator[tuple[int, str]]:
             about = named(name)
             if about.metric.lower() not in _FIGURES and not less_is_better(about.metric):
                 continue
-            value, is_accuracy = float(number[0]), about.metric == "accuracy"
-            percent = "_percent" if line[number.end() :].lstrip().startswith("%") or (is_accuracy and value > 1) else ""
-            split = about.split or ("train" if less_is_better(about.metric) else "test")
+            part = _PART.match(line, number.end())
+            if part is not None and part[1] is None:
+                break  # 9 of 9/10
+            value, is_accuracy = float(part[1] if part else number[0]), about.metric == "accuracy"
+            is_percent = part is not None or line[number.end() :].lstrip().startswith("%")
+            percent = "_percent" if is_percent or (is_accuracy and value > 1) else ""
+            trains = less_is_better(about.metric) or _VALIDATES.search(line) is not None
+            split = about.split or ("train" if trains else "test")
             group = f"{split}_{re.sub(r'[^A-Za-z0-9]+', '_', about.metric)}{percent}"
             head, epoch = line[: before.start()], ""
             if (found := _EPOCH.search(head)) and split != "test":
                 epoch = f"{_literal(found[1])}(?P<epoch>[0-9]+).*"
             telling = {"test": 3, "validation": 2, "train": 1}[split] + 3 * (not less_is_better(about.metric))
             digits = "[-+0-9.e]+" if re.search("[-+e]", number[0]) else "[0-9.]+"
-            yield telling, f"{epoch}{_literal(name + before[2])}(?P<{group}>{digits})"
+            apart = r"[^(]*\([ ]*" if part else ""
+            yield telling, f"{epoch}{_literal(name + before[2])}{apart}(?P<{group}>{digits})"
             break
 
 
 def _literal(text: str) -> str:
-    return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text)
+    return re.sub(r"\s{2,}|\t", r"\\s+", re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", text))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from velodrome import files
 from velodrome.clusters import preflight
 from velodrome.clusters.launcher import Group, Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
+from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
 from velodrome.run.dry_run import RehearsalFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.script_outcome import pattern_for
@@ -33,6 +36,8 @@ _LARGEST_COPY, _MOST_BYTES, _MOST_ENTRIES, _COPY_SECONDS = 32 << 20, 256 << 20, 
 #: Checkpoints, which libraries write without Python: those that are too large to copy are left out.
 _CHECKPOINTS = (".pt", ".pth", ".ckpt")
 _SKIPPED = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".mypy_cache"})
+#: How a trial ended that was not ended.
+BY_ITSELF = "by itself"
 #: Files that are named of those that a script wrote.
 _MOST_WRITTEN = 10
 
@@ -47,7 +52,7 @@ class _Seen:
 
     started: float
     training: float | None = None
-    ended: str = "by itself"
+    ended: str = BY_ITSELF
     steps: int = 0
     epochs: int = 0
     epoch_seconds: float = 0.0
@@ -127,7 +132,7 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             if failure is not None:
                 raise RehearsalFailed(_at_home(failure, {scratch: here, folder / "script": script.parent}))
             written = [path for path, changed in _files(scratch) if before.get(path) != changed]
-            found = _summary(seen) | {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
+            found = _summary(seen, _lengths(job)) | {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
             if not found["figures"].keys() & {"validation", "test"}:
                 found["read"] = pattern_for(run.path / "logs" / f"{plan.chief.file_name}.log") or None
             return found
@@ -151,18 +156,30 @@ def _at_home(failure: Failure, places: dict[Path, Path]) -> Failure:
     return replace(failure, **texts)
 
 
-def _summary(seen: _Seen) -> dict[str, Any]:
-    """What a trial measured, and how long the whole training would take where the script says how much there is."""
+def _lengths(job: Job) -> dict[str, int]:
+    """How many steps or epochs the script trains, by its arguments or their defaults."""
+    source = ""
+    with suppress(OSError, ValueError):
+        source = files.read_text(Path(job.script or ""), LONGEST_SCRIPT)
+    return lengths(shlex.join(words_of(job)), source)
+
+
+def _summary(seen: _Seen, asked: Mapping[str, int]) -> dict[str, Any]:
+    """What a trial measured, and how long the whole training would take where the script reports how much there is, or
+    its arguments say so."""
     seconds = time.monotonic() - seen.started
     startup = None if seen.training is None else seen.training - seen.started
     last = seen.progress.get(0)
     pace = last.step / last.seconds if last is not None and last.seconds and last.step else None
     rates = [one.examples / one.seconds for one in seen.progress.values() if one.seconds]
     whole = None
-    if last is not None and last.total_steps and pace:
-        whole = last.total_steps / pace
-    elif last is not None and last.total_epochs and seen.epochs:
-        whole = last.total_epochs * seen.epoch_seconds / seen.epochs
+    reported = last is not None and (last.total_steps or last.total_epochs)
+    steps = (last.total_steps if last is not None and reported else asked.get("steps")) or 0
+    epochs = (last.total_epochs if last is not None and reported else asked.get("epochs")) or 0
+    if steps and pace:
+        whole = steps / pace
+    elif epochs and seen.epochs:
+        whole = epochs * seen.epoch_seconds / seen.epochs
     return {
         "ended": seen.ended, "seconds": seconds, "startup_seconds": startup, "steps": seen.steps_so_far,
         "epochs": seen.epochs, "steps_per_second": pace, "examples_per_second": sum(rates) or None,

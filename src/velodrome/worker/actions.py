@@ -1,7 +1,7 @@
 """What a training process can do with its learner instead of training it.
 
-These are two steps for `velodrome check`, and the evaluation of a saved model for `velodrome runs verify`. Both use
-engine, task and data as training does. A saved model is exported in `worker/onnx_export.py`."""
+These are a second of training for `velodrome check`, and the evaluation of a saved model for `velodrome runs verify`.
+Both use engine, task and data as training does. A saved model is exported in `worker/onnx_export.py`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.loop import Pace, refuse_nan, schedules
 
+#: `check` trains two steps and for so many seconds after them, by calls of so many.
+PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
 
@@ -40,8 +42,8 @@ def prepare(context: Context, instead: str) -> None:
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
-    """Train two steps, report what they take, also with so many workers, or those of a mesh, and evaluate the test set
-    if it is small."""
+    """Train for a second, report what a step takes, also with so many workers, or those of a mesh, and evaluate a small
+    test set."""
     job, events, data = context.job, context.events, context.data
     with preserved(learner.generators()):
         for message in learner.check_saving(context.folder):
@@ -59,14 +61,28 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
         seconds = time.perf_counter() - began
         refuse_nan(counts, 1)
         inspection = learner.inspect(steps - 1, np.dtype(job.weights_dtype).itemsize)
+        batch = max(1, schedule.examples(0, steps) // steps)
+        steps, seconds = _paced(learner, steps, schedule.steps, seconds)
     in_memory, mapped = data_bytes(data)
-    batch = max(1, schedule.examples(0, steps) // steps)
     events.emit("inspection", **asdict(inspection), batch=batch, seconds=seconds, data_bytes=in_memory,
                 mapped_bytes=mapped, divisions=learner.divisions(workers, mesh, inspection))
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()
     _report(context, learner, job, test, steps)
+
+
+def _paced(learner: Learner, done: int, steps: int, seconds: float) -> tuple[int, float]:
+    """Train for a second more, as far as there are steps; how many are done then, and the seconds of one. The calls are
+    as long as those of training."""
+    first, spent = done, 0.0
+    while done < steps and spent < PACE_SECONDS:
+        count = min(steps - done, max(1, int(CALL_SECONDS / max(seconds, 1e-6))))
+        began = time.perf_counter()
+        refuse_nan(learner.train(done, done + count), 1)
+        spent, done = spent + time.perf_counter() - began, done + count
+        seconds = spent / (done - first)
+    return done, seconds
 
 
 def evaluate_saved(context: Context, learner: Learner) -> None:

@@ -118,8 +118,9 @@ class Recorder:
         self._events.emit("phase", phase="script", state="begin", time=self._began_at)
 
     def imported(self) -> None:
-        """Take notice that the imports of the script are over."""
+        """Report that the imports of the script are over: they are start-up, even if it reports nothing else."""
         self._ready, self._ready_at = self._clock(), round(time.time(), 4)
+        self._phase_end("import", self._ready - self._began)
 
     def _warn(self, message: str) -> None:
         if self._context.is_chief:

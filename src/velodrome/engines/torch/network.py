@@ -17,26 +17,20 @@ from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of_arrays
 from velodrome.engines.torch import trial
 from velodrome.engines.torch.calling import LogitsModel
-from velodrome.engines.torch.feed import EVALUATION_BATCH, Columns, dtype_of
+from velodrome.engines.torch.feed import Columns, dtype_of
 from velodrome.engines.torch.model_checks import expects_bytes, put_channels_last
 from velodrome.engines.torch.objectives import (
-    ClassObjective,
-    ErrorObjective,
-    LabelObjective,
     LanguageObjective,
     Objective,
     ObjectiveModule,
 )
-from velodrome.engines.torch.own_task import OwnObjective
+from velodrome.engines.torch.own_task import objective_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.job.resolve import replicas_of
 from velodrome.models import own, torch_zoo
-from velodrome.models.checks import byte_input_note, other_size, way_out
+from velodrome.models.checks import byte_input_note
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.own import OwnTask
-from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
 
@@ -130,21 +124,6 @@ def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any
     return own.arguments_for(own.builder_of(job.model), shape, outputs, job.model_args)
 
 
-def objective_of(
-    task: ExampleTask, model: str, data: ExampleSet, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
-) -> Objective:
-    """The objective of a task for its data; `sigmoid` as for `LabelObjective`."""
-    if isinstance(task, OwnTask):
-        return OwnObjective(task)
-    if isinstance(task, Regression):
-        parts = ("train", "validation", "test")
-        centres = {part: torch.from_numpy(np.asarray(task.centre(data, part))).to(device) for part in parts}
-        return ErrorObjective(model, data.targets[0].shape, centres)
-    if isinstance(task, Binary | MultiLabel):
-        return LabelObjective(model, data.targets[0].shape, sigmoid=sigmoid or {True: False, False: False})
-    return ClassObjective(model, data.class_count)
-
-
 # -- the model with its objective
 
 
@@ -200,11 +179,7 @@ class _Builder:
     @cached_property
     def sizes(self) -> trial.Sizes:
         """The batches that a process of the job gets."""
-        job, data = self._job, self._data
-        schedule = self._task.schedule(job, data, 1).in_parts(job.accumulate)
-        training = [size for size in schedule.sizes(job.steps) if size]
-        evaluation = other_size(data, replicas_of(job), EVALUATION_BATCH, training[0])
-        return trial.Sizes(training, evaluation, way_out(job, data))
+        return trial.sizes_of(self._job, self._data, self._task)
 
     def sample(self, count: int, *, channels_last: bool | None = None) -> Batch:
         """So many training examples, repeated if there are too few."""
@@ -220,8 +195,8 @@ class _Builder:
         called, saved, notes, minimum = self._classifier()
         objective = self._objective(called, minimum)
         notes += self._byte_notes()
-        channels_last, slow = put_channels_last(job.model, called, lambda tried, layout: _results(
-            objective, tried, self.sample(full, channels_last=layout is torch.channels_last)
+        channels_last, slow = put_channels_last(job.model, called, lambda tried, layout: objective.results(
+            tried, self.sample(full, channels_last=layout is torch.channels_last)
         ))
         return Network(
             model=model, module=ObjectiveModule(called, objective, autocast=job.dtype == "bfloat16"), from_zoo=False,
@@ -279,9 +254,3 @@ class _Builder:
         with trial.untouched(self._model) as tried:
             scales = expects_bytes(tried, self.sample(self.sizes.training[0]).x)
         return (byte_input_note(self._job.model, self.pixels.form),) if scales else ()
-
-
-def _results(objective: Objective, model: nn.Module, batch: Batch) -> list[Any]:
-    """The loss of a batch and, where a task of the user's own counts something, that."""
-    loss = objective.loss(model, batch)
-    return [loss, *(objective.counted(batch).values() if isinstance(objective, OwnObjective) else ())]

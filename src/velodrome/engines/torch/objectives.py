@@ -47,6 +47,10 @@ class Objective(ABC):
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """The sum of the losses of a batch, with its history."""
 
+    def results(self, model: nn.Module, batch: Batch) -> list[Any]:
+        """The loss of a batch and, where a task of the user's own counts something, that."""
+        return [self.loss(model, batch)]
+
     @abstractmethod
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
         """Sums over the batch of the last `loss`, in the order of the task's `counted`."""

@@ -1,4 +1,4 @@
-"""A task of the user's own: its loss and counts, as sums, or a refusal in one sentence."""
+"""The objective of each task; that of the user's own task refuses what its loss and counts must not be."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from velodrome.engines.torch.objectives import Objective
+from velodrome.data.examples import ExampleSet
+from velodrome.engines.torch.objectives import ClassObjective, ErrorObjective, LabelObjective, Objective
 from velodrome.errors import BadRequest
 from velodrome.tasks.counts import Batch
+from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
+from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 _FORMS = "return one value per example, or a sum and the count that it is a sum over"
 
@@ -50,6 +54,9 @@ class OwnObjective(Objective):
     def counted(self, batch: Batch) -> dict[str, torch.Tensor | float]:
         """What the user's `metrics` counts."""
         return count_of(self._task, self.outputs, batch) if self._task.has_counts else {}
+
+    def results(self, model: nn.Module, batch: Batch) -> list[Any]:
+        return [*super().results(model, batch), *self.counted(batch).values()]
 
     def try_counting(self, batch: Batch) -> dict[str, torch.Tensor | float]:
         """The same, and notice what it changes in place."""
@@ -140,3 +147,18 @@ def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}" if value.ndim else "a single number"
     return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
+
+
+def objective_of(
+    task: ExampleTask, model: str, data: ExampleSet, device: torch.device, *, sigmoid: Mapping[bool, bool] | None = None
+) -> Objective:
+    """The objective of a task for its data; `sigmoid` as for `LabelObjective`."""
+    if isinstance(task, OwnTask):
+        return OwnObjective(task)
+    if isinstance(task, Regression):
+        parts = ("train", "validation", "test")
+        centres = {part: torch.from_numpy(np.asarray(task.centre(data, part))).to(device) for part in parts}
+        return ErrorObjective(model, data.targets[0].shape, centres)
+    if isinstance(task, Binary | MultiLabel):
+        return LabelObjective(model, data.targets[0].shape, sigmoid=sigmoid or {True: False, False: False})
+    return ClassObjective(model, data.class_count)

@@ -13,18 +13,24 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
+from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.calling import Outputs, SoftmaxInput, call, scores
+from velodrome.engines.torch.feed import EVALUATION_BATCH
 from velodrome.engines.torch.model_state import generators_of
 from velodrome.engines.torch.objectives import Objective, OutputObjective
 from velodrome.engines.torch.own_task import OwnObjective
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
+from velodrome.job.job import Job
+from velodrome.job.resolve import replicas_of
 from velodrome.models import generators, own
 from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
     check_outputs,
     has_auxiliary,
+    other_size,
     probabilities_note,
+    way_out,
     wrong_batch,
 )
 from velodrome.tasks.counts import Batch
@@ -49,6 +55,13 @@ class Sizes:
     evaluation: int
     #: What helps a model that takes only some of them.
     way_out: str
+
+
+def sizes_of(job: Job, data: ExampleSet, task: ExampleTask) -> Sizes:
+    """Those that a process of the job gets."""
+    schedule = task.schedule(job, data, 1).in_parts(job.accumulate)
+    training = [size for size in schedule.sizes(job.steps) if size]
+    return Sizes(training, other_size(data, replicas_of(job), EVALUATION_BATCH, training[0]), way_out(job, data))
 
 
 @dataclass(frozen=True)
