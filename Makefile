@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test test-all coverage lint servers engines slurm wheelhouse docs clean
+.PHONY: setup demo test samples test-all coverage lint servers engines slurm wheelhouse docs clean
 
 setup: $(READY)
 
@@ -44,11 +44,15 @@ servers: $(READY)
 	@$(BIN)/python tests/servers/browser.py || echo "no browser could be installed: tests of pages in one will be skipped"
 
 test: lint servers
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not samples"
+
+# The samples of every page of the documentation; those of the README and the tutorial are part of `make test`.
+samples: servers
+	$(PYTEST) -m "samples and not slow" tests/docs
 
 # Measuring every training process costs half as much again, so the quick tests do without.
 coverage: lint servers
-	$(PYTEST) -m "not slow" --cov --cov-fail-under=90
+	$(PYTEST) -m "not slow and not samples" --cov --cov-fail-under=90
 
 # Engines that the quick tests train with only where they are installed. Horovod is compiled, for some minutes.
 engines: $(READY)

@@ -26,6 +26,8 @@ from reference_words import FOLDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+#: Pages whose samples every test run tries; those of the others run with `make samples`.
+FIRST_PAGES = ("README", "tutorial")
 CONTRIBUTOR_PAGES = sorted(set((ROOT / "docs").rglob("*.md")) - set(USER_PAGES))
 LIMIT = 400
 SLOW_LIMIT = 1200
@@ -37,7 +39,12 @@ def _with_samples(pages: list[Path], *, slow: bool) -> list[Path]:
 
 def _named(pages: list[Path]) -> dict[str, list]:
     """One test per page, which need not run in the process of the others."""
-    return {"argvalues": [pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem)) for page in pages]}
+    return {"argvalues": [pytest.param(page, id=page.stem, marks=_marks(page)) for page in pages]}
+
+
+def _marks(page: Path) -> list[pytest.MarkDecorator]:
+    own = pytest.mark.xdist_group(page.stem)
+    return [own] if page.stem in FIRST_PAGES else [own, pytest.mark.samples]
 
 
 @pytest.mark.parametrize("page", **_named(_with_samples(USER_PAGES, slow=False)))
