@@ -20,7 +20,8 @@ from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 from velodrome.races.folder import RaceFolder
 from velodrome.run.store import LOCK
-from velodrome.web.live_run import MOST_POINTS, LiveRun, Points
+from velodrome.web.live_run import LiveRun
+from velodrome.web.thinned import MOST_POINTS, Points
 from velodrome.web.watch import MOST_STREAMS, POLL, Streams, Watch
 
 

@@ -133,3 +133,23 @@ class Implementation(Record):
     own: list[str] = Field(default_factory=list, description="the parts that are Velodrome's")
     framework: list[str] = Field(default_factory=list, description="the parts that are the framework's")
     path: str | None = Field(None, description="what carried gradients, e.g. `shared-memory` or `mpi`")
+
+
+class Layer(Record):
+    """One layer of a model in a step of `velodrome check`."""
+
+    name: str = Field(description="its place in the model; in brackets for what belongs to no layer")
+    kind: str = Field("", description="its class")
+    shape: list[Count] = Field(default_factory=list, description="shape of its first output; empty if it has none")
+    parameters: Count = Field(0, description="parameters that it has itself, trained or not")
+    seconds: Amount = Field(0.0, description="time in the step, forward and backward, without layers inside it")
+
+
+class Division(Record):
+    """A strategy that divides the model, as it would divide this one."""
+
+    strategy: str = Field(description="its name")
+    workers: Positive = Field(description="over how many")
+    bytes: Count | None = Field(None, description="sent per step by the worker that sends most; null if refused")
+    formula: str = Field("", description="what these bytes are")
+    refused: str | None = Field(None, description="why it would refuse the model; null if it would not")

@@ -27,10 +27,8 @@ from velodrome.judge.configuration import label_of
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of, task_of_result
-from velodrome.web.thinned import Thinned, read_thinned
+from velodrome.web.thinned import Points, Thinned, read_thinned
 
-#: Points of a curve that are sent to a page; with twice as many, every other one is forgotten.
-MOST_POINTS = 150
 #: Epochs of a curve; a screen has no more pixels.
 _MOST_EPOCHS = 2_000
 #: Processes whose resources a page shows.
@@ -40,30 +38,6 @@ _MOST_NEW_BYTES = 4 << 20
 
 
 T = TypeVar("T")
-
-
-@dataclass
-class Points:
-    """Values over time, thinned out as they become many."""
-
-    columns: tuple[list[float | None], ...]
-    _every: int = 1
-    _count: int = 0
-
-    @classmethod
-    def of(cls, width: int) -> Points:
-        return cls(tuple([] for _ in range(width)))
-
-    def add(self, *values: float | None) -> None:
-        self._count += 1
-        if self._count % self._every:
-            return
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        if len(self.columns[0]) >= 2 * MOST_POINTS:
-            for column in self.columns:
-                del column[::2]
-            self._every *= 2
 
 
 @dataclass
