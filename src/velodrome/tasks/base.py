@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from velodrome.catalog.base import Engine, Strategy
@@ -182,11 +183,7 @@ class Task(ABC):
 
     def check_engine(self, engine: Engine) -> None:
         """Refuse an engine that has no implementation of this task."""
-        try:
-            module = find_spec(self.module(engine.tasks_of or engine.name))
-        except ModuleNotFoundError:
-            module = None
-        if module is None and self.name not in engine.tasks:
+        if self.name not in engine.tasks and not _exists(self.module(engine.tasks_of or engine.name)):
             framework = f" with --framework {engine.framework}" if engine.framework else ""
             raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
                              "another engine")
@@ -240,3 +237,16 @@ def mean_loss(counts: Mapping[str, Any]) -> float | None:
     """Loss per example; None if it is not finite. An event carries such a sum as null."""
     loss = counts["loss_sum"]
     return None if loss is None or not math.isfinite(loss) else float(loss / counts["total"])
+
+
+def _exists(module: str) -> bool:
+    """Whether there is a module inside a package. Nothing of the package is imported: it would import a framework."""
+    package, *inner = module.rsplit(".", 2)
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        return False
+    if spec is None or not inner:
+        return spec is not None
+    paths = [Path(folder, *inner) for folder in spec.submodule_search_locations or ()]
+    return any(path.is_dir() or path.with_suffix(".py").is_file() for path in paths)
