@@ -96,6 +96,20 @@ def test_a_race_with_impossible_jobs_starts_none(velodrome, runs) -> None:
 
 
 @pytest.mark.integration
+def test_checking_a_job_imports_no_framework() -> None:
+    """A controller that imports one takes seconds for every command, and may hold another version of it."""
+    program = (
+        "import sys; from velodrome.clusters import preflight; from velodrome.job.resolve import resolve\n"
+        "from velodrome.job.read import make_job\n"
+        "preflight.check_job(resolve(make_job({'engine': sys.argv[1]})))\n"
+        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax', 'mxnet') if name in sys.modules])"
+    )
+    for engine in ("torch", "tensorflow"):
+        done = subprocess.run([sys.executable, "-c", program, engine], capture_output=True, text=True, timeout=120)
+        assert done.stdout.strip() == "[]", (engine, done.stdout, done.stderr)
+
+
+@pytest.mark.integration
 def test_help_and_version_need_no_framework() -> None:
     code = (
         "import sys; from velodrome.cli.main import main\n"

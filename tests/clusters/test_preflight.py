@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +42,6 @@ def test_a_job_that_cannot_run_is_refused(fields: dict[str, Any], words: list[st
     for word in words:
         assert word in str(refusal.value)
     assert refusal.value.exit_code == 2
-
-
-@pytest.mark.integration
-def test_checking_a_job_imports_no_framework() -> None:
-    """A controller that imports one takes seconds for every command, and may hold another version of it."""
-    program = (
-        "import sys; from velodrome.clusters import preflight; from velodrome.job.resolve import resolve\n"
-        "from velodrome.job.read import make_job\n"
-        "preflight.check_job(resolve(make_job({'engine': sys.argv[1]})))\n"
-        "print([name for name in ('torch', 'tensorflow', 'keras', 'jax', 'mxnet') if name in sys.modules])"
-    )
-    for engine in ("torch", "tensorflow"):
-        done = subprocess.run([sys.executable, "-c", program, engine], capture_output=True, text=True, timeout=120)
-        assert done.stdout.strip() == "[]", (engine, done.stdout, done.stderr)
 
 
 def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
