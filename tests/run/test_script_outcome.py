@@ -22,6 +22,7 @@ pytestmark = pytest.mark.unit
         pytest.param("epoch 1 loss: 0.5\nFinal accuracy = 91.8\nsaved", "test_accuracy_percent", "91.8", id="final"),
         pytest.param("[5] loss=1.2e-3 | took 3s", "train_loss", "1.2e-3", id="loss"),
         pytest.param("Top-1 Acc: 76.1 (5.2)", "test_accuracy_percent", "76.1", id="top-1"),
+        pytest.param("epoch 1 valid_loss 0.25 top1 0.91", "test_accuracy", "0.91", id="a loss alone is validated"),
         pytest.param("eval_loss=0.3 eval_f1=0.7", "validation_f1", "0.7", id="f1"),
         pytest.param(" * Acc@1 76.130 Acc@5 92.862", "test_accuracy_percent", "76.130", id="imagenet"),
         pytest.param("Epoch: [1][ 10/196]\tLoss 2.30 (2.31)\tAcc@1  12.50 ( 10.80)", "test_accuracy_percent", "12.50",

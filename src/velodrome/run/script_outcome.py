@@ -30,8 +30,8 @@ _NUMBER = re.compile(r"(?<![\w.@/])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)"
 _NAME = re.compile(r"([A-Za-z][\w/@-]*(?:[ -][A-Za-z][\w/@-]*){0,2})([\"']?\s*[:=]?\s*)$")
 #: What follows a number that is a part of another one, and the per cent that are printed with it.
 _PART = re.compile(r"\s*/\s*\d+(?:\s*\(\s*(\d+(?:\.\d+)?)\s*%)?")
-#: A line that has figures of a validation by name has those of training without one.
-_VALIDATES = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|dev|eval)[\W_]", re.IGNORECASE)
+#: A line that has figures of a validation by name, besides its loss, has those of training without one.
+_VALIDATES = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|dev|eval)[\W_](?!loss)", re.IGNORECASE)
 _EPOCH = re.compile(r"(epoch\W{0,3})(\d+)", re.IGNORECASE)
 _FAR = re.compile(r"\b(acc(?:uracy)?\b.*): (\d+(?:\.\d+)?) ?(%?)$", re.IGNORECASE)
 _FIGURES = frozenset({"accuracy", "f1", "auc", "precision", "recall", "map", "bleu", "iou", "score"})
