@@ -35,7 +35,7 @@ def uses_mpi(strategy: Strategy) -> bool:
 
 
 def mpi_fault() -> str | None:
-    """Why MPI cannot be loaded here, as a sentence with the way out; None if it can, or if that cannot be found out."""
+    """Why MPI cannot be loaded here, and how to fix it; None if it can, or if that is unknown."""
     why = _load_error(os.environ.get("MPI4PY_LIBMPI"))
     way_out = f'pip install "velodrome[mpi]" into {sys.prefix}, or choose a strategy without MPI (velodrome engines)'
     return why and f"MPI cannot be loaded ({why}): {way_out}"

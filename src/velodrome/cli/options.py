@@ -260,7 +260,7 @@ def tell_code(what: str, codes: Sequence[Code]) -> None:
 def job_from(
     file: Path | None, fields: dict[str, Any], trusted: list[str] | None = None, on: str | None = None
 ) -> Job:
-    """The job of a YAML file with options on top. Code that only the file names is told, or refused; `on` takes the
+    """The job of a YAML file with options on top. Code that only the file names is reported, or refused; `on` takes the
     place of the cluster that it names."""
     from velodrome.api.race_plan import words_in
     from velodrome.job.read import make_job

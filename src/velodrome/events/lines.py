@@ -77,7 +77,7 @@ def make_event(kind: Kind, *, role: str | None = None, rank: int | None = None, 
 
 def parse_stored(line: str) -> Event | None:
     """Return the event in a line of an event file, with or without prefix; None if it is no event of this version."""
-    if '"kind"' not in line:  # most of what is no event is told apart without parsing it
+    if '"kind"' not in line:  # most lines that are no event are skipped without parsing
         return None
     with suppress(ValidationError):
         return _union().validate_json(line.removeprefix(PREFIX))

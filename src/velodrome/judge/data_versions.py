@@ -1,4 +1,4 @@
-"""Runs of a race whose data differ: they are told apart, named by what differs, and not compared with each other.
+"""Runs of a race whose data differ: they are separated, named by what differs, and not compared with each other.
 
 Pure functions from results to results and sentences. Results of earlier versions do not record their data; they, and
 runs that ended before they loaded any, count as of the same data as the run before them.

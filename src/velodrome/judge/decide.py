@@ -40,7 +40,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Drop:
-    """A configuration that is out: beaten by another beyond doubt, after so many repetitions."""
+    """A configuration that is out: certainly beaten by another, after so many repetitions."""
 
     loser: int
     winner: int

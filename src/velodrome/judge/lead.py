@@ -46,7 +46,7 @@ class Lead:
 
     @property
     def shown(self) -> bool:
-        """Whether the first is better beyond doubt."""
+        """Whether the first is certainly better."""
         return self.low is not None and self.low > self.equal
 
     @property
@@ -97,7 +97,7 @@ class Lead:
         return self.size.startswith("less than")
 
     def _least(self, words: Callable[[float], str]) -> str:
-        """What remains of a lead beyond doubt; empty if that rounds to nothing."""
+        """The part of a lead that is certain; empty if that rounds to nothing."""
         if self.low is None or self.low < self.equal + (_TENTH_POINT if self.scale == "points" else _TENTH_PERCENT):
             return ""
         return f" (at least {words(self.low)})"

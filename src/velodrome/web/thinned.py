@@ -17,7 +17,7 @@ from velodrome.events.models import Event
 
 #: Events of one kind and one process that are parsed.
 MOST_OF_A_KIND = 500
-#: Events of a file that are parsed in all, and kinds and processes that are told apart.
+#: Events of a file that are parsed in all, and kinds and processes that are counted separately.
 _MOST_EVENTS, _MOST_GROUPS = 200_000, 20_000
 #: Characters of a line that has its time.
 _BEGINNING = 64

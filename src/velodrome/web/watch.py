@@ -101,7 +101,7 @@ SIGN_SECONDS = 15.0
 #: Live connections that a client may keep. A browser opens six to a server for all of its tabs together, and pages need
 #: some for everything else; further pages poll.
 MOST_STREAMS = 3
-#: What a page is told that shall poll, behind all that is new. The browser asks again by itself after so long.
+#: Sent after all news to a page that shall poll: how long its browser waits before it asks again.
 POLL = b"retry: 3000\nevent: poll\ndata: poll\n\n"
 #: A race's verdict is computed again after this many times of what it took, and never more often than every second.
 _PATIENCE = 10.0
