@@ -81,7 +81,7 @@ def listen(listener: Listener | None) -> None:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError):
         kind = type(value).__name__
         raise TypeError(f"velodrome.log: {name} must be a number or a tensor of one element, not {kind!r}") from None

@@ -70,13 +70,14 @@ def test_a_torchrun_script_reaches_the_same_weights_and_metric_as_under_torchrun
     result = train(velodrome, "ddp")
     check(result, folder)
     ours = np.load(folder / "weights-0.npy")
+    (folder / "weights-0.npy").unlink()
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
          "--master-port", str(free_port("127.0.0.1")), "examples/script_ddp.py", "--save", "weights-{rank}.npy"],
         capture_output=True, text=True, timeout=280, cwd=folder,
     )
-    assert done.returncode == 0, done.stderr
-    assert np.array_equal(np.load(folder / "weights-0.npy"), ours)
+    # Its exit code says nothing about the training: PyTorch's threads rarely abort a process that has ended its work.
     printed = re.search(r"test accuracy: ([0-9.]+)", done.stdout)
-    assert printed is not None
+    assert printed is not None, done.stderr
+    assert np.array_equal(np.load(folder / "weights-0.npy"), ours), done.stderr
     assert float(printed[1]) == pytest.approx(result["test"]["accuracy"], abs=1e-4)
