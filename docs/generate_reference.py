@@ -21,7 +21,7 @@ from reference_words import FOLDER
 from velodrome.catalog.base import Engine
 from velodrome.catalog.models import MODELS
 from velodrome.catalog.registry import all_forms
-from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cli.main import COMMANDS, loaded
 from velodrome.clusters.registry import launchers
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import PREFIX

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cli.main import COMMANDS, loaded
 
 
 def test_engines_are_listed_with_what_they_need(velodrome) -> None:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 import pictures
 import tiny_idx
 
-from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cli.main import COMMANDS, loaded
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError

@@ -15,9 +15,8 @@ from synthetic_races import repeated, result, write_race
 from velodrome.cli import console as consoles
 from velodrome.cli.board import Board
 from velodrome.cli.compare import print_comparison
-from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
-from velodrome.cli.tables import least_width, print_table
+from velodrome.cli.tables import SafeConsole, least_width, print_table
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 from velodrome.judge.compare import compare

@@ -14,7 +14,7 @@ import yaml
 from samples import ROOT, USER_PAGES, anchors, blocks, commands, links, section_before
 
 from velodrome.catalog import registry
-from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cli.main import COMMANDS, loaded
 from velodrome.job.job import Job
 from velodrome.job.race import parse_vary
 

@@ -16,7 +16,7 @@ import normal
 import pytest
 import typer
 
-from velodrome.cli.commands import COMMANDS, loaded
+from velodrome.cli.main import COMMANDS, loaded
 
 Command = Callable[..., Any]
 Golden = Callable[[str, str], None]

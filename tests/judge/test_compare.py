@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.cli.compare import print_comparison
-from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.tables import SafeConsole
 from velodrome.job.job import Target
 from velodrome.judge.compare import Row, best_of, bests_of, compare, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied

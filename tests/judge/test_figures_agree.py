@@ -8,7 +8,7 @@ import pytest
 
 from synthetic_races import repeated, result
 from velodrome.cli.compare import print_comparison
-from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.tables import SafeConsole
 from velodrome.judge.compare import compare
 from velodrome.judge.verdict import Recommendation
 from verdict_questions import Runs, answer, ddp, single

@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import result
 from velodrome.cli.compare import print_comparison
-from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import Pace, Warmup
 from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row, compare

@@ -25,7 +25,7 @@ from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.observer import RaceObserver
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure, criteria_of
-from velodrome.run.execute import EndEarly
+from velodrome.run.supervisor import Stop, never
 
 pytestmark = pytest.mark.unit
 GOAL = "accuracy>=0.9"
@@ -47,22 +47,24 @@ class Machine:
     whole: list[str] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
 
-    def execute(self, job: Job, *, store: Any, name: str, listener: Callable[[Any], None], **_: Any) -> dict[str, Any]:
+    def execute(
+        self, job: Job, *, store: Any, name: str, listener: Callable[[Any], None], stop: Stop = never, **_: Any
+    ) -> dict[str, Any]:
         history = learned(job, *self.paces[job.workers])
         made = result(job.strategy, job.workers, 1000.0, seed=job.seed, run=name, target=GOAL)
         made |= {"history": history, "reached_target": self.paces[job.workers][1] is not None}
-        try:
-            for entry in history:
-                right = round(1000 * entry["validation_accuracy"])
-                counts = {"total": 1000, "correct": right, "loss_sum": 1.0}
-                listener(make_event("epoch", role="worker", rank=0, epoch=entry["epoch"], seconds=entry["seconds"],
-                                    evaluate_seconds=0.1, steps=1, train=counts, validation=counts))
+        for entry in history:
+            right = round(1000 * entry["validation_accuracy"])
+            counts = {"total": 1000, "correct": right, "loss_sum": 1.0}
+            listener(make_event("epoch", role="worker", rank=0, epoch=entry["epoch"], seconds=entry["seconds"],
+                                evaluate_seconds=0.1, steps=1, train=counts, validation=counts))
+            if (failure := stop()) is not None:
+                done = entry["epoch"]
+                self.ended[name] = done
+                made |= {"status": "interrupted", "test": None, "history": history[:done], "error": failure.as_json()}
+                break
+        else:
             self.whole.append(name)
-        except EndEarly as reason:
-            done = entry["epoch"]
-            self.ended[name] = done
-            made |= {"status": "interrupted", "test": None, "history": history[:done],
-                     "error": {"message": str(reason), "cause": "beaten"}}
         run = store.create(name, job)
         run.finish(made)
         run.close()

@@ -16,12 +16,11 @@ from velodrome.clusters.slurm.launcher import SlurmLauncher
 from velodrome.clusters.ssh import SshOptions
 from velodrome.clusters.ssh.launcher import SshLauncher
 from velodrome.errors import BadRequest
-from velodrome.events.lines import to_event
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
 from velodrome.job.resolve import resolve
-from velodrome.races.parallel_jobs import Interrupted, Lanes, lanes_of
+from velodrome.races.parallel_jobs import Lanes, lanes_of
 
 pytestmark = pytest.mark.unit
 
@@ -88,26 +87,21 @@ def test_jobs_run_at_the_same_time_each_lane_one() -> None:
     assert sorted(seen) == sorted(entry.name for entry in wanted)
 
 
-def test_an_interruption_ends_every_job_at_its_next_event() -> None:
+def test_an_interruption_ends_every_job() -> None:
     class Lane:
         def close(self) -> None:
-            raise AssertionError("a job that reports needs no force")
+            raise AssertionError("a job that can be ended needs no force")
 
     lanes = Lanes([Lane(), Lane()])  # type: ignore[list-item]
     ended: list[str] = []
-    listener = lanes.listening(lambda event: None)
-    hello = to_event({"time": 1.0, "kind": "warning", "message": "x"})
 
     def attempt(entry: Entry, lane: Any) -> None:
         if entry.name == first:
             raise KeyboardInterrupt
-        try:
-            while True:
-                listener(hello)
-                time.sleep(0.01)
-        except Interrupted:
-            ended.append(entry.name)
-            raise
+        while (failure := lanes.stop()) is None:
+            time.sleep(0.01)
+        assert failure.cause == "interrupt"
+        ended.append(entry.name)
 
     both = entries(2)
     first = both[0].name

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.cli.study_tables import comparison
+from velodrome.cli.study import comparison
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from velodrome.cli.commands import loaded
+from velodrome.cli.main import loaded
 from velodrome.job.job import Job
 from velodrome.web import form
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
-from velodrome.cli.safe_console import SafeConsole
+from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
 from velodrome.judge.background_load import foreign_load

@@ -1,15 +1,32 @@
-"""`velodrome check`: a second of a job, its layers, memory and traffic, and what would be refused."""
+"""Commands that look at a job before it runs: `velodrome check`, `doctor` and `plan`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from velodrome.cli.options import JobCommand, JobFile, JobMirror, Json, On, TrustCode, job_from, where, with_job_options
+import typer
+
+from velodrome.cli import completion
+from velodrome.cli.options import (
+    JobFile,
+    JobMirror,
+    Json,
+    Name,
+    On,
+    Place,
+    Runs,
+    TrustCode,
+    job_from,
+    where,
+    with_job_options,
+)
+from velodrome.cli.output import say, say_json, say_on_stderr
+from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
-    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import SafeConsole
 
-CLASS = JobCommand
 #: Layers that are listed; `--json` has all of them.
 _MOST_LAYERS = 60
 _MEMORY = {
@@ -19,7 +36,7 @@ _MEMORY = {
 
 
 @with_job_options
-def command(
+def check_command(
     file: JobFile = None, on: On = None, mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False,
     *, fields: dict[str, Any],
 ) -> None:
@@ -46,7 +63,6 @@ def command(
     """
     from velodrome.api.check import check
     from velodrome.cli.console import data_progress
-    from velodrome.cli.output import say_json, say_on_stderr
     from velodrome.run.dry_run import RehearsalFailed
 
     job = job_from(file, fields, trust_code, on)
@@ -68,7 +84,7 @@ def command(
 
 
 def _print_script(found: dict[str, Any]) -> None:
-    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import SafeConsole
     from velodrome.judge.estimate import in_words
     from velodrome.run.script_trial import BY_ITSELF
 
@@ -98,7 +114,7 @@ def _print_script(found: dict[str, Any]) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import SafeConsole
     from velodrome.judge.estimate import in_words
 
     console = SafeConsole(markup=False)
@@ -162,3 +178,121 @@ def _table(*headings: str) -> Any:
         table.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers or heading == "strategy",
                          overflow="fold" if place == 0 else "ellipsis")
     return table
+
+
+#: How many files of the user's code are printed.
+MOST_FILES = 50
+Measure = Annotated[
+    bool, typer.Option("--measure", help="Measure round-trip time and bandwidth between every pair of hosts.")
+]
+
+
+@with_job_options
+def doctor_command(
+    file: JobFile = None, on: On = None, place: Place = None, measure: Measure = False, mirror: JobMirror = None,
+    trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
+) -> None:
+    """Check this machine or a cluster for whatever would keep a job from running, and say how to fix it.
+
+    On a cluster it checks all hosts at the same time: whether they can be reached, names and addresses, ports between
+    them, versions of Python and packages, clocks, disk, memory, the job's data, and your own modules. Each finding
+    names the host, the cause and how to fix it. The files of your code that the job would send are listed. On this
+    machine it also measures how many cores other programs use, because they make the results of races less certain.
+
+    Example: `velodrome doctor --engine torch --strategy ddp --workers 2 --model dense-128`
+
+    Exit codes: 0 no error, 1 at least one error.
+    """
+    from velodrome.api.doctor import doctor
+
+    job = job_from(file, fields, trust_code, on)
+    found = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
+    print_findings(found, as_json=json)
+
+
+def print_findings(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print findings, and end with 1 if one of them is an error."""
+    if as_json:
+        say_json(found)
+    else:
+        if (code := found["code"]) is not None:
+            say(f"code sent to each host: {len(code['files'])} files, {bytes_text(code['bytes'])}")
+            for file in code["files"][:MOST_FILES]:
+                say(f"  {file['name']} ({bytes_text(file['bytes'])})")
+            if (more := len(code["files"]) - MOST_FILES) > 0:
+                say(f"  and {more} more, which --json lists")
+        for finding in found["findings"]:
+            say(f"{finding['level']}: {finding['sentence']}")
+        for pair in found["pairs"]:
+            if pair["round_trip"] is None:
+                say(f"{pair['from']} to {pair['to']}: not connected")
+            else:
+                say(f"{pair['from']} to {pair['to']}: round trip {1e3 * pair['round_trip']:.2f} ms, "
+                    f"{pair['bandwidth'] / 1e6:,.0f} Mbit/s")
+        fine = "no errors, but see the warnings" if found["findings"] else "nothing is wrong"
+        say(f"{found['cluster']}: " + (fine if found["ok"] else "jobs cannot run as they should"))
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+_PANEL = "Hosts"
+Hosts = Annotated[
+    str, typer.Option("--hosts", help="Addresses of the machines, separated by commas.", rich_help_panel=_PANEL)
+]
+Port = Annotated[int, typer.Option("--port", help="First port to use; the next ones follow.", rich_help_panel=_PANEL)]
+Python = Annotated[
+    str, typer.Option("--python", help="Interpreter on the machines that has velodrome.", rich_help_panel=_PANEL)
+]
+
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Print a file that starts the job: slurm (sbatch), skypilot or compose (Docker).",
+                 rich_help_panel=_PANEL, autocompletion=completion.one_of("slurm", "skypilot", "compose")),
+]
+
+
+
+@with_job_options
+def plan_command(
+    file: JobFile = None,
+    hosts: Hosts = "127.0.0.1",
+    port: Port = 29400,
+    python: Python = "python",
+    name: Name = None,
+    runs: Runs = Path("runs"),
+    format: Format = None,
+    place: Place = None,
+    trust_code: TrustCode = None,
+    json: Json = False,
+    *,
+    fields: dict[str, Any],
+) -> None:
+    """Print the exact command and environment that starts each process of a job, host by host.
+
+    Paste each line into a shell on its host, in any order; training begins when all processes have connected.
+
+    With --format it prints a file for Slurm, SkyPilot or Docker Compose instead; only the number of hosts matters then.
+
+    Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
+    """  # noqa: E501
+    from velodrome.api.plan import plan
+    from velodrome.clusters.plan import parse_pins
+    from velodrome.errors import BadRequest
+
+    names = [host.strip() for host in hosts.split(",") if host.strip()]
+    if not names:
+        raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
+    made = plan(job_from(file, fields, trust_code), names, port=port, python=python, name=name, runs=runs,
+                format=format, place=parse_pins(place or []))
+    if json:
+        say_json(made)
+        return
+    if format is not None:
+        say(made["file"].rstrip("\n"), longest=None)
+        return
+    for host in names:
+        say(f"# on {host}")
+        for process in made["processes"]:
+            if process["host"] == host:
+                say(f"# {process['role']} {process['rank']}\n{process['command']}", longest=None)  # to be pasted whole
+        say()

@@ -110,9 +110,9 @@ def check(
     Example: `velodrome clusters check local`
     """
     from velodrome.api.doctor import doctor
-    from velodrome.cli.doctor import report
+    from velodrome.cli.check import print_findings
 
-    report(doctor(on=name, measure=measure, on_wait=say_on_stderr), as_json=json)
+    print_findings(doctor(on=name, measure=measure, on_wait=say_on_stderr), as_json=json)
 
 
 @app.command("prepare")

@@ -9,8 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from velodrome.cli.safe_console import SafeConsole
-from velodrome.cli.tables import least_width, print_table
+from velodrome.cli.tables import SafeConsole, least_width, print_table
 from velodrome.judge.background_load import is_loaded
 from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of

@@ -23,8 +23,8 @@ from velodrome.catalog.base import Strategy
 from velodrome.catalog.registry import strategy_of
 from velodrome.cli.options import command_on
 from velodrome.cli.output import complain, say_json, say_on_stderr
-from velodrome.cli.safe_console import SafeConsole
 from velodrome.cli.summary import print_summary
+from velodrome.cli.tables import SafeConsole
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
 from velodrome.clusters.registry import Where, launcher_named, living

@@ -1,14 +1,22 @@
-"""`velodrome data`: lists and prepares data sets; showing, verifying and sharding have files of their own."""
+"""`velodrome data`: lists, prepares, shows, verifies and shards data sets."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from velodrome.cli import completion, data_shard, data_show, data_verify
+from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import say, say_json
+from velodrome.cli.tables import SafeConsole, print_table
+from velodrome.errors import BadRequest
+from velodrome.printable import bytes_text, shown
+
+if TYPE_CHECKING:
+    from velodrome.data.base import BadData
 
 app = typer.Typer(no_args_is_help=True, help="List, prepare, show, verify and shard data sets.")
 
@@ -30,8 +38,6 @@ def list_data(json: Json = False) -> None:
     if json:
         say_json(datasets.list())
         return
-    from velodrome.cli.safe_console import SafeConsole
-
     console = SafeConsole(markup=False)
     line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold",
@@ -59,7 +65,7 @@ def _size(count: int | None) -> str:
 def prepare(
     name: Name,
     mirror: Mirror = None,
-    bad_data: data_show.BadDataOption = "fail",
+    bad_data: BadDataOption = "fail",
     json: Json = False,
 ) -> None:
     """Download a data set to this machine, verify and decode it, so that training never waits for it.
@@ -69,21 +75,222 @@ def prepare(
     Example: `velodrome data prepare fashion-mnist --mirror /data/mirror`
     """
     from velodrome.api import datasets
-    from velodrome.cli.console import JobProgress
+    from velodrome.cli.console import data_progress
 
-    progress = JobProgress()
-    try:
-        found = datasets.prepare(
-            name, mirror=mirror, bad_data=data_show.checked(bad_data), on_download=progress.data
-        )
-    finally:
-        progress.end()
+    with data_progress() as progress:
+        found = datasets.prepare(name, mirror=mirror, bad_data=checked(bad_data), on_download=progress.data)
     if json:
         say_json(found)
     else:
         say("\n".join([*found["notes"], f"{name} is ready"]))
 
 
-app.command("show")(data_show.command)
-app.command("verify")(data_verify.command)
-app.command("shard")(data_shard.command)
+
+
+BadDataOption = Annotated[
+    str,
+    typer.Option("--bad-data", help="Whether unusable examples are left out (skip) or an error (fail).",
+                 autocompletion=completion.field("bad_data")),
+]
+#: The terminal shows at most this many classes, the largest ones, and the sum of the others.
+_MOST_ROWS = 40
+#: Characters of a word of a text.
+_LONGEST_WORD = 40
+
+
+def checked(word: str) -> BadData:
+    if word == "skip":
+        return "skip"
+    if word == "fail":
+        return "fail"
+    raise BadRequest(f"--bad-data {word!r}: choose skip or fail")
+
+
+@app.command("show")
+def show(
+    name: Name,
+    out: Annotated[Path | None, typer.Option("--out", help="PNG file to write; by default NAME.png.")] = None,
+    columns: Annotated[int, typer.Option("--columns", help="Examples of each class.", min=1, max=50)] = 12,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the validation and test splits.")] = 1,
+    validation: Annotated[float, typer.Option("--validation", help="Fraction held out for validation.")] = 0.1,
+    bad_data: BadDataOption = "fail",
+    mirror: Mirror = None,
+    json: Json = False,
+) -> None:
+    """Draw a contact sheet of a data set, and count its classes.
+
+    For a text, count the words and show the most frequent ones. For arrays and tables, show what they hold and what
+    was done to each column.
+
+    Examples:
+
+    `velodrome data show fashion-mnist --out fashion.png`
+
+    `velodrome data show path:/data/photos --bad-data skip`
+
+    `velodrome data show 'path:houses.csv?target=price'`
+    """
+    from velodrome.api import datasets
+    from velodrome.cli.console import data_progress
+
+    with data_progress() as progress:
+        found = datasets.show(
+            name, out=out, columns=columns, seed=seed, validation=validation, bad_data=checked(bad_data),
+            mirror=mirror, on_download=progress.data,
+        )
+    if json:
+        say_json(found)
+    elif "vocabulary" in found:
+        say(_text_summary(found))
+    elif "inputs" in found:
+        _print_arrays(found)
+    else:
+        _print_counts(found)
+
+
+def _print_counts(found: dict[str, Any]) -> None:
+    table = Table()
+    table.add_column("class", overflow="fold")
+    for part in ("train", "validation", "test"):
+        table.add_column(part, justify="right")
+    rows, parts = found["counts"], ("train", "validation", "test")
+    by_size = sorted(range(len(rows)), key=lambda place: -rows[place]["train"])
+    for place in sorted(by_size[:_MOST_ROWS]):
+        table.add_row(shown(rows[place]["class"]), *(f"{rows[place][part]:,}" for part in parts))
+    if smaller := [rows[place] for place in by_size[_MOST_ROWS:]]:
+        sums = (sum(row[part] for row in smaller) for part in parts)
+        table.add_row(f"{len(smaller):,} more classes, listed by --json", *(f"{count:,}" for count in sums))
+    table.add_section()
+    table.add_row(f"{len(rows):,} classes", *(f"{found[part]:,}" for part in parts))
+    console = SafeConsole(markup=False)
+    print_table(console, table)
+    for note in found["notes"]:
+        console.print(note, soft_wrap=True)
+    console.print(f"the contact sheet is {found['sheet']}", soft_wrap=True)
+
+
+def _print_arrays(found: dict[str, Any]) -> None:
+    console = SafeConsole(markup=False)
+    console.print(f"{found['name']}: {found['train']:,} examples to train on, {found['validation']:,} for validation, "
+                  f"{found['test']:,} for test; {found['task']}", soft_wrap=True)
+    for side in ("inputs", "targets"):
+        held = ", ".join(f"{shown(one['name'])} {'×'.join(map(str, one['shape'])) or '1'} {one['dtype']}"
+                         for one in found[side])
+        console.print(f"{side}: {held}", soft_wrap=True)
+    if found["columns"]:
+        table = Table()
+        for head in ("column", "encoded as", "mean", "deviation", "missing"):
+            table.add_column(head, overflow="fold", justify="left" if head in ("column", "encoded as") else "right")
+        missing = found["columns"]["missing"]
+        every = [*found["columns"]["features"], *found["columns"]["targets"]]
+        for column in every[:_MOST_ROWS]:
+            numbers = [f"{column[one]:.6g}" if one in column else "" for one in ("mean", "deviation")]
+            table.add_row(shown(column["name"]), _encoding(column), *numbers, f"{missing.get(column['name'], 0):,}")
+        if len(every) > _MOST_ROWS:
+            table.add_row(f"{len(every) - _MOST_ROWS:,} more columns, which --json lists", "", "", "", "")
+        print_table(console, table)
+    for note in found["notes"]:
+        console.print(note, soft_wrap=True)
+
+
+def _encoding(column: dict[str, Any]) -> str:
+    """`number`, or how categories are encoded and the first of them."""
+    if column["kind"] == "number":
+        return "number"
+    names = column["categories"]
+    some = ", ".join(shown(name, _LONGEST_WORD) for name in names[:4]) + (", …" if len(names) > 4 else "")
+    return f"{len(names):,} categories, {column['how']}: {some}"
+
+
+def _text_summary(found: dict[str, Any]) -> str:
+    frequent = ", ".join(f"{shown(word['word'], _LONGEST_WORD)} {word['count']:,}" for word in found["most_frequent"])
+    begins = " ".join(shown(word, _LONGEST_WORD) for word in found["begins"].split(" "))
+    return "\n".join([
+        f"{found['name']}: {found['train']:,} words to train on, {found['validation']:,} for validation, "
+        f"{found['test']:,} for test, a vocabulary of {found['vocabulary']:,}",
+        f"most frequent: {frequent}", f"begins: {begins} …", *found["notes"],
+    ])
+
+
+@app.command("verify")
+def verify(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the data set, as for --dataset.",
+                       autocompletion=completion.field("dataset")),
+    ],
+    json: Json = False,
+) -> None:
+    """Verify the stored files of a data set against their checksums.
+
+    Exit code 1 if anything is damaged, missing or not stored at all. `velodrome data prepare NAME` repairs what is in
+    the cache; damaged shards have to be written again.
+
+    Example: `velodrome data verify mnist`
+    """
+    from velodrome.api import datasets
+
+    found = datasets.verify(name)
+    if json:
+        say_json(found)
+    else:
+        for file in found["files"]:
+            detail = f"  {file['detail']}" if file["detail"] else ""
+            say(f"{file['state']:8}{file['file']}{detail}")
+        if not found["files"]:
+            say(f"nothing is stored of {name}: {found['advice']} stores it")
+        elif found["advice"]:
+            say(f"repair it with: {found['advice']}")
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command("shard")
+def shard(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the data set.", autocompletion=completion.field("dataset"))
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
+                                    "s3://bucket/path.")],
+    shards: Annotated[
+        int, typer.Option("--shards", help="Files of the training part; others in proportion to their size.")
+    ] = 16,
+    encoding: Annotated[
+        str,
+        typer.Option("--encoding", help="Images as png, jpeg (loses detail) or raw.",
+                     autocompletion=completion.one_of("png", "jpeg", "raw")),
+    ] = "png",
+    part: Annotated[str, typer.Option("--part", help="Parts to write, separated by commas.")] = "train,validation,test",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed of the validation split.")] = 1,
+    validation: Annotated[float, typer.Option("--validation", help="Fraction of the training set held out for "
+                                              "validation.")] = 0.1,
+    bad_data: BadDataOption = "fail",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing set.")] = False,
+    mirror: Mirror = None,
+    json: Json = False,
+) -> None:
+    """Write a data set as TFRecord files, with an index that holds counts and checksums.
+
+    Examples:
+
+    `velodrome data shard mnist --shards 16 --to hdfs://namenode:9000/data/mnist`
+
+    `velodrome data shard path:/data/photos --bad-data skip --to /data/shards`
+    """
+    from velodrome.api import datasets
+    from velodrome.cli.console import data_progress
+
+    with data_progress() as progress:
+        written = datasets.shard(
+            name, to, shards=shards, encoding=encoding, parts=part.split(","), seed=seed, validation=validation,
+            bad_data=checked(bad_data), force=force, mirror=mirror, on_download=progress.data,
+        )
+    if json:
+        say_json(written)
+        return
+    for known, count in written["parts"].items():
+        say(f"{known:<10} {count['examples']:>9,} examples in {count['files']:>3} files")
+    for note in written["notes"]:
+        say(note)
+    url = written["url"]
+    say(f"{bytes_text(written['bytes'])} at {url}; train from it with --dataset shards:{url}")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
-from velodrome.cli import engines_install
+from velodrome.cli import completion
 from velodrome.cli.options import Json
-from velodrome.cli.output import say_json
+from velodrome.cli.output import say, say_json
+from velodrome.cli.tables import SafeConsole, print_table
 
 app = typer.Typer(help="List engines and strategies, and whether each can run here; install those that cannot.")
-app.command("install")(engines_install.install)
-app.command("remove")(engines_install.remove)
 
 
 def _cost(engine: dict[str, Any]) -> str:
@@ -49,12 +53,6 @@ def _list(json: bool) -> None:
     if json:
         say_json(found)
         return
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from velodrome.cli.safe_console import SafeConsole
-    from velodrome.cli.tables import print_table
 
     console = SafeConsole()
     for engine in found:
@@ -78,3 +76,64 @@ def _list(json: bool) -> None:
         versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
         console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n",
                       soft_wrap=True)
+
+
+EngineName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the engine.", autocompletion=completion.field("engine")),
+]
+_SEVERAL = "Framework of an engine that trains with several, as horovod does"
+Framework = Annotated[
+    str | None,
+    typer.Option("--framework", help=f"{_SEVERAL}; by default torch.", autocompletion=completion.field("framework")),
+]
+RemovedFramework = Annotated[
+    str | None,
+    typer.Option("--framework", help=f"{_SEVERAL}; by default all of them.",
+                 autocompletion=completion.field("framework")),
+]
+
+
+@app.command("install")
+def install(name: EngineName, framework: Framework = None, json: Json = False) -> None:
+    """Create or repair the environment of an engine that needs other package versions than Velodrome.
+
+    It is stored in $VELODROME_ENVIRONMENTS, by default ~/.local/share/velodrome/environments, for all projects.
+
+    Example: `velodrome engines install mxnet`
+    """
+    from velodrome.api.engines import install_engine
+
+    with progress_of(name, quiet=json) as progress:
+        installed = install_engine(name, progress, framework=framework)
+    if json:
+        say_json(installed)
+        return
+    done = f"installed in {installed['seconds']:.0f} s" if installed["changed"] else "installed already"
+    say(f"{name}: {done}, {installed['interpreter']}")
+
+
+@app.command("remove")
+def remove(name: EngineName, framework: RemovedFramework = None, json: Json = False) -> None:
+    """Remove the environment of an engine; without --framework, its environments for all frameworks.
+
+    Example: `velodrome engines remove mxnet`
+    """
+    from velodrome.api.engines import remove_engine
+
+    with progress_of(name, quiet=json) as progress:
+        removed = remove_engine(name, progress, framework=framework)
+    if json:
+        say_json({"engine": name, "removed": removed})
+        return
+    say(f"{name}: removed" if removed else f"{name}: not installed, nothing to remove")
+
+
+@contextmanager
+def progress_of(name: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What is called with each phrase of progress; `quiet` shows none."""
+    console = SafeConsole(stderr=True, markup=False)
+    if quiet or not console.is_terminal:
+        yield lambda phrase: None if quiet else console.print(f"{name}: {phrase}", soft_wrap=True)
+        return
+    with console.status(f"{name}: preparing") as status:
+        yield lambda phrase: status.update(f"{name}: {phrase}")

@@ -1,4 +1,4 @@
-"""`velodrome new`: writes a starter file."""
+"""Commands that write files to begin with: `velodrome new` and `examples`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import typer
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json
+from velodrome.cli.output import say, say_json
 
 
-def command(
+def new_command(
     kind: Annotated[
         str, typer.Argument(metavar="model|task|data|script", help="What to write.", autocompletion=completion.starters)
     ],
@@ -37,10 +38,57 @@ def command(
     `velodrome new task my_task.py --engine tensorflow`
     """
     from velodrome.api.new import new
-    from velodrome.cli.output import say, say_json
 
     written = new(kind, file, engine=engine)
     if json:
         say_json(written)
         return
     say(f"{written['file']} is written; train it with\n\n  {written['command']}")
+
+
+app = typer.Typer(no_args_is_help=True, help="List and copy the example files of the documentation.")
+
+
+@app.command("list")
+def list_examples(json: Json = False) -> None:
+    """List the example files: race and job files, models, data.
+
+    Example: `velodrome examples list`
+    """
+    from velodrome.api import examples
+
+    found = examples.list()
+    if json:
+        say_json(found)
+        return
+    width = max(len(example["name"]) for example in found)
+    for example in found:
+        say(f"{example['name']:<{width}}  {example['about']}")
+
+
+@app.command("copy")
+def copy(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to copy them to; created if it is missing.")
+    ] = Path("examples"),
+    force: Annotated[bool, typer.Option("--force", help="Replace files that differ from the examples.")] = False,
+    json: Json = False,
+) -> None:
+    """Copy all example files into a folder, as the tutorial and the how-to pages use them.
+
+    Files that you have changed are not overwritten.
+
+    Examples:
+
+    `velodrome examples copy examples`
+
+    `velodrome race examples/demo.yaml --name demo`
+    """
+    from velodrome.api import examples
+
+    copied = examples.copy(folder, force=force)
+    if json:
+        say_json(copied)
+        return
+    for path in copied["files"]:
+        say(path)

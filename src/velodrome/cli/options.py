@@ -202,6 +202,7 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapped.__doc__ = command.__doc__
     wrapped.__name__ = command.__name__
+    wrapped.command_class = JobCommand  # type: ignore[attr-defined]
     return wrapped
 
 

@@ -11,7 +11,6 @@ import typer
 from velodrome.cli import completion
 from velodrome.cli.options import (
     RACE,
-    JobCommand,
     JobMirror,
     Json,
     On,
@@ -86,11 +85,10 @@ def parallel_of(text: str) -> int | None:
     return int(text)
 
 
-CLASS = JobCommand
 
 
 @with_job_options
-def command(
+def race_command(
     file: RaceFile = None, vary: Vary = None, name: Name = None, runs: Runs = Path("runs"), dry_run: DryRun = False,
     measure: Measure = None, skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None,
     warm: Warm = True, parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None,
@@ -239,7 +237,7 @@ def _agreed(checked: CheckedRace, progress: JobProgress) -> bool:
 def _show(finished: FinishedRace) -> None:
     """Comparison, failures, what was dropped, and the verdict on stdout; everything else is in the report."""
     from velodrome.cli.compare import print_comparison
-    from velodrome.cli.safe_console import SafeConsole
+    from velodrome.cli.tables import SafeConsole
 
     console = SafeConsole()
     report = command_on("report", finished.path)

@@ -1,4 +1,4 @@
-"""`velodrome recommend`: which configuration of a race to use, in three lines."""
+"""Commands that judge a stored race: `velodrome recommend` and `report`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import AccuracyMargin, Json, Runs, Tolerance
+from velodrome.cli.options import AccuracyMargin, Json, Runs, Tolerance, relative
 from velodrome.cli.output import say, say_json
 
 
-def command(
+def recommend_command(
     race: Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)],
     objective: Annotated[
         str | None,
@@ -71,3 +71,51 @@ def command(
                 say(f"{heading.capitalize()}: {answer[heading]}")
         for caveat in answer.get("caveats", ()):
             say(f"  - {caveat}")
+
+
+RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)]
+ReportTarget = Annotated[
+    str | None, typer.Option("--target", help="Target for time-to-accuracy; by default the race's own.")
+]
+
+
+def report_command(
+    race: RaceName,
+    runs: Runs = Path("runs"),
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; by default in the race's folder.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html, markdown, csv or latex.", autocompletion=completion.report_formats)
+    ] = "html",
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for every figure as SVG, PNG and PDF.")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost.",
+                     autocompletion=completion.objectives),
+    ] = None,
+    target: ReportTarget = None,
+    tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None,
+    json: Json = False,
+) -> None:
+    """Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.
+
+    Prints the path of the file it wrote.
+
+    Examples:
+
+    `velodrome report first`
+
+    `velodrome report first --format latex --out tables.tex --figures figures`
+    """
+    from velodrome.api.report import report
+
+    written = report(
+        race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target,
+        tolerance=tolerance, accuracy_margin=accuracy_margin,
+    )
+    if json:
+        say_json(written)
+    else:
+        say(relative(written["report"]))

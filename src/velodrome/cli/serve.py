@@ -1,18 +1,20 @@
-"""`velodrome serve`: a page on which trained models can be used."""
+"""Commands that use trained models: `velodrome serve`, `export` and `predict`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking
-from velodrome.cli.web_options import AllowRemote, Host, NoBrowser, Port
+from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking, relative
+from velodrome.cli.output import say, say_json, say_on_stderr
+from velodrome.cli.ui import AllowRemote, Host, NoBrowser, Port, need_packages, serve_page
+from velodrome.printable import LONGEST_LINE, shown
 
 
-def command(
+def serve_command(
     names: Annotated[
         list[str],
         typer.Argument(metavar="RUN...", help="Finished runs, RACE/RUN, or paths of their folders.",
@@ -43,9 +45,6 @@ def command(
 
     `curl -F file=@apple.jpg http://127.0.0.1:8300/api/predict`
     """
-    from velodrome.cli.output import say_on_stderr
-    from velodrome.cli.web_options import need_packages, serve_page
-
     need_packages()
     from velodrome.serving.sessions import runtime
     from velodrome.web.serve import check_runs, serve_app
@@ -59,3 +58,78 @@ def command(
         lambda: serve_app(names, runs, host, mirror=mirror, processes=count), host, port, allow_remote=allow_remote,
         browser=not no_browser, as_json=json, shared=count > 1,
     )
+
+
+def export_command(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
+                       autocompletion=completion.stored),
+    ],
+    form: Annotated[str, typer.Option("--format", help="The format: onnx.")] = "onnx",
+    runs: Runs = Path("runs"),
+    mirror: Mirror = None,
+    trust_code: TrustCode = None,
+    again: Annotated[bool, typer.Option("--again", help="Export again, even if there is an export.")] = False,
+    json: Json = False,
+) -> None:
+    """Export the model of a run to ONNX, and check its outputs against the engine's.
+
+    The file is stored beside the run's model, with `serving.json`, which describes its inputs. It is kept only if its
+    outputs on 100 test examples differ from the engine's by at most 1e-4. Needs `pip install "velodrome[serve]"`.
+
+    Example: `velodrome export my-run --format onnx`
+    """
+    from velodrome.api.serving import export
+
+    written = asking(
+        lambda names: export(run, runs, format=form, again=again, mirror=mirror, trust_code=names), trust_code
+    )
+    if json:
+        say_json(written)
+    else:
+        say(f"{relative(written['file'])}: differs from the engine's own output by at most "
+            f"{written['difference']:.1g} on {written['checked']} test examples")
+
+
+def predict_command(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
+                       autocompletion=completion.stored),
+    ],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Pictures, .csv tables, .json examples, or texts.")
+    ],
+    runs: Runs = Path("runs"),
+    top: Annotated[int, typer.Option("--top", help="Number of classes to list, the most probable first.")] = 3,
+    mirror: Mirror = None,
+    trust_code: TrustCode = None,
+    json: Json = False,
+) -> None:
+    """Run a trained model on files: pictures, tables or texts.
+
+    The model runs in ONNX Runtime; it is exported first if it was not yet. Of a table every row is answered, of a text
+    what follows it.
+
+    Examples:
+
+    `velodrome predict fruits apple.jpg kiwi.jpg`
+
+    `velodrome predict diabetes patients.csv --json`
+    """
+    from velodrome.api.serving import predict
+
+    found = asking(lambda names: predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code)
+    if json:
+        say_json(found)
+        return
+    for row in found["files"]:
+        place = f" row {row['row']}" if "row" in row else ""
+        say(f"{shown(row['file'], LONGEST_LINE)}{place}: {', '.join(map(_prediction, row['predictions']))}")
+
+
+def _prediction(answer: dict[str, Any]) -> str:
+    if "class" in answer:
+        return f"{shown(answer['class'])} {100 * answer['probability']:.1f} %"
+    return f"{shown(answer['name'])} {answer['value']:.6g}"

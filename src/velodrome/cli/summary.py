@@ -7,8 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.cli.safe_console import SafeConsole
-from velodrome.cli.tables import print_table
+from velodrome.cli.tables import SafeConsole, print_table
 from velodrome.judge.background_load import foreign_note
 from velodrome.judge.configuration import implementation_lines
 from velodrome.judge.hosts import emulation_lines, host_lines

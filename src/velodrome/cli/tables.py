@@ -1,16 +1,34 @@
-"""Tables for the terminal, of which no word is ever cut: names, paths and numbers stay whole at every width.
-
-A table shrinks to the width of the terminal by breaking lines between words. One that needs more is printed as wide as
-it must be, and the terminal wraps its lines.
-"""
+"""The console for tables, colours and progress: as in `cli/output.py`, text from outside cannot act on the terminal."""
 
 from __future__ import annotations
 
-from rich.console import RenderableType
-from rich.measure import Measurement
-from rich.table import Column, Table
+from collections.abc import Iterable
+from typing import Any
 
-from velodrome.cli.safe_console import SafeConsole
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from velodrome.printable import printable
+
+
+class SafeConsole(Console):
+    """A console of rich that escapes what it is given; the sequences that it adds itself for colours remain."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"highlight": False, "emoji": False, **more})
+
+    def render_str(self, text: str, **more: Any) -> Text:  # type: ignore[override]
+        # Before it is measured, so that columns stay aligned.
+        return super().render_str(printable(text), **more)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            clean = segment.control or segment.text.isprintable()
+            yield segment if clean else Segment(printable(segment.text, None), segment.style)
+
 
 #: Wider than any table.
 _UNLIMITED = 100_000

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from velodrome.events.endings import BEATEN
 from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
 from velodrome.judge.early_end import Limit
-from velodrome.run.execute import EndEarly
-from velodrome.run.supervisor import Listener
+from velodrome.run.outcome import Failure
 from velodrome.tasks.registry import task_of
 
 
-def watched(listener: Listener, job: Job, limit: Limit, grace: int) -> Listener:
-    """A listener that passes events on and ends the run after an epoch beyond the limit, but not before `grace` epochs.
+class EarlyEnd:
+    """Ends a run after an epoch beyond the limit, but not before `grace` epochs.
 
     The last epoch ends by itself, with everything that a whole run measures.
     """
-    task, trained = task_of(job), 0.0
 
-    def listen(event: Event) -> None:
-        nonlocal trained
-        listener(event)
-        if not isinstance(event, EpochEvent):
+    def __init__(self, job: Job, limit: Limit, grace: int) -> None:
+        self._job, self._limit, self._grace = job, limit, grace
+        self._trained = 0.0
+        self._failure: Failure | None = None
+
+    def take(self, event: Event) -> None:
+        """Note what the run reports."""
+        if not isinstance(event, EpochEvent) or self._failure is not None:
             return
-        trained += event.seconds
-        reached = limit.target.reached(task.measured(event.validation.as_json()))
-        if trained > limit.seconds and grace <= event.epoch < job.epochs and not reached:
-            raise EndEarly(limit.reason(trained))
+        self._trained += event.seconds
+        limit = self._limit
+        reached = limit.target.reached(task_of(self._job).measured(event.validation.as_json()))
+        if self._trained > limit.seconds and self._grace <= event.epoch < self._job.epochs and not reached:
+            self._failure = Failure(limit.reason(self._trained), cause=BEATEN)
 
-    return listen
+    def stop(self) -> Failure | None:
+        """Why the run is to be ended now, if it is."""
+        return self._failure

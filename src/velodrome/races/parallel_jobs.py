@@ -11,19 +11,14 @@ from contextlib import suppress
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest
-from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
-from velodrome.run.supervisor import Listener
+from velodrome.run.outcome import Failure
 
 #: How long interrupted jobs may take to end by themselves, and then without their hosts.
 _END_SECONDS, _CLOSE_SECONDS = 15.0, 60.0
 
 Attempt = Callable[[Entry, Launcher], None]
-
-
-class Interrupted(BaseException):
-    """The race was interrupted while this job ran in a lane."""
 
 
 def lanes_of(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> list[Launcher]:
@@ -50,15 +45,9 @@ class Lanes:
         self.launchers = list(launchers)
         self._over = threading.Event()
 
-    def listening(self, listener: Listener) -> Listener:
-        """A listener that ends its run when the race is interrupted."""
-
-        def listen(event: Event) -> None:
-            if self._over.is_set():
-                raise Interrupted
-            listener(event)
-
-        return listen
+    def stop(self) -> Failure | None:
+        """Why the runs in lanes are to be ended now: the race was interrupted."""
+        return Failure("interrupted by Ctrl-C", cause="interrupt") if self._over.is_set() else None
 
     def run(self, entries: Sequence[Entry], attempt: Attempt) -> None:
         """Attempt all entries, each as soon as a lane is free."""
@@ -81,7 +70,7 @@ class Lanes:
                 raise
 
     def _end(self, running: dict[Future[None], Launcher]) -> None:
-        """End the jobs that run: at their next event, and if none comes by taking away their hosts."""
+        """End the jobs that run: at once, and if that takes long by taking away their hosts."""
         self._over.set()
         left = wait(running, timeout=_END_SECONDS).not_done
         for future in left:

@@ -21,19 +21,17 @@ from velodrome.judge.background_load import foreign_load, is_loaded
 from velodrome.judge.data_versions import change_note
 from velodrome.races.budget import Budget
 from velodrome.races.calibration import Calibration
+from velodrome.races.early_end import EarlyEnd
 from velodrome.races.folder import RaceFolder
 from velodrome.races.parallel_jobs import Lanes
 from velodrome.run.execute import JobFailed, execute, silent
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import RunFolder, Store
-from velodrome.run.supervisor import Listener
 
 Result = dict[str, Any]
 Show = Callable[[Entry], dict[str, Any]]
 Ended = Callable[[Entry, Result, JobFailed | None], None]
-#: The listener of a run, from the one that shows it: it may end the run.
-Watch = Callable[[Entry, Listener], Listener]
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
 
@@ -52,7 +50,7 @@ class RaceRuns:
         self._others = others
         self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
         self._calibration, self._note = calibration, note
-        self._watch: Watch = lambda entry, listener: listener
+        self._early_end: Callable[[Entry], EarlyEnd | None] = lambda entry: None
         self._vain, self._spared = 0, False
         #: Changes of the data that were mentioned.
         self._changes: set[str] = set()
@@ -73,14 +71,15 @@ class RaceRuns:
 
     def run_block(
         self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True,
-        watch: Watch = lambda entry, listener: listener, repeats: Callable[[Entry], bool] = lambda entry: True,
+        early_end: Callable[[Entry], EarlyEnd | None] = lambda entry: None,
+        repeats: Callable[[Entry], bool] = lambda entry: True,
     ) -> None:
         """Run what is missing of a block; with `retry` what failed once more at its end.
 
-        Only what `fits` starts, and what `watch` listens to it may end. What other programs disturbed is repeated at
-        the end, if `repeats` allows it.
+        Only what `fits` starts, and `early_end` may end it. What other programs disturbed is repeated at the end, if
+        `repeats` allows it.
         """
-        self._watch = watch
+        self._early_end = early_end
         missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
         ran = self._start_all(missing, fits)
         for entry in ran if retry else ():
@@ -127,11 +126,25 @@ class RaceRuns:
         began = time.monotonic()
         with self._telling:
             shown = self._show(entry)
-        listener = self._noticing(entry, self._watch(entry, shown.get("listener", silent)))
-        shown["listener"] = self._told(listener, lane)
+        early, lanes = self._early_end(entry), self._lanes if lane is not None else None
+
+        def listen(event: Event) -> None:
+            with self._telling:
+                if isinstance(event, DataEvent):
+                    self._notice_change(entry, event)
+                if early is not None:
+                    early.take(event)
+                shown.get("listener", silent)(event)
+
+        def stop() -> Failure | None:
+            return (lanes.stop() if lanes is not None else None) or (early.stop() if early is not None else None)
+
         try:
-            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, **shown)
+            result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, stop=stop,
+                             **{**shown, "listener": listen})
         except JobFailed as error:
+            if lanes is not None and lanes.stop() is not None:
+                return  # the race is over
             failure, result = error, error.result
         except FolderGone:
             raise  # whatever is written now lies where nobody looks for it
@@ -146,31 +159,14 @@ class RaceRuns:
             if ended_early(result):
                 self._note(f"{entry.name} was {result['error']['message']}")
 
-    def _noticing(self, entry: Entry, listener: Listener) -> Listener:
-        """A listener that says at once if the data are not those of earlier runs."""
-
-        def listen(event: Event) -> None:
-            if isinstance(event, DataEvent):
-                mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
-                changed = change_note(self.results.values(), mine)
-                if changed and changed not in self._changes:
-                    self._changes.add(changed)
-                    self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
-                               "runs on different data are not compared with each other")
-            listener(event)
-
-        return listen
-
-    def _told(self, listener: Listener, lane: Launcher | None) -> Listener:
-        """A listener for a job in a lane: one at a time, and it ends with the race."""
-        if lane is None or self._lanes is None:
-            return listener
-
-        def tell(event: Event) -> None:
-            with self._telling:
-                listener(event)
-
-        return self._lanes.listening(tell)
+    def _notice_change(self, entry: Entry, event: DataEvent) -> None:
+        """Say at once if the data are not those of earlier runs."""
+        mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
+        changed = change_note(self.results.values(), mine)
+        if changed and changed not in self._changes:
+            self._changes.add(changed)
+            self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
+                       "runs on different data are not compared with each other")
 
     def _repeat(self, entry: Entry, repeats: Callable[[Entry], bool]) -> None:
         """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""

@@ -33,12 +33,11 @@ from velodrome.judge.progress import (
 )
 from velodrome.judge.tolerances import parse_margins
 from velodrome.races.budget import Budget
-from velodrome.races.early_end import watched
+from velodrome.races.early_end import EarlyEnd
 from velodrome.races.folder import RaceFolder
 from velodrome.races.observer import RaceObserver, Result
 from velodrome.races.runs import RaceRuns, attempts_of, warm_engines
 from velodrome.run.store import RunFolder
-from velodrome.run.supervisor import Listener
 
 
 def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
@@ -98,7 +97,8 @@ class UntilSure:
                 self._budget.announce(ahead)
                 self._limits = limits_of(self._counted(runs.results, number), self._criteria)
                 runs.run_block(
-                    ahead, retry=True, fits=lambda entry: self._budget.fits(entry, runs.results), watch=self._watched,
+                    ahead, retry=True, early_end=self._early_end,
+                    fits=lambda entry: self._budget.fits(entry, runs.results),
                     repeats=lambda entry: self._budget.may_repeat(entry, runs.results, self._reserved(runs.results)),
                 )
             if self._budget.exceeded:
@@ -223,11 +223,11 @@ class UntilSure:
             for entry in block if entry.configuration not in without for result in self._attempts(entry, results)
         ]
 
-    def _watched(self, entry: Entry, listener: Listener) -> Listener:
-        """A listener that ends a run when it cannot win any more."""
+    def _early_end(self, entry: Entry) -> EarlyEnd | None:
+        """What ends a run when it cannot win any more, if another configuration is known to be faster."""
         mine = {other.name for other in self._of[entry.configuration]}
         limit = next((limit for limit in self._limits if limit.runs & mine), None)
-        return listener if limit is None else watched(listener, entry.job, limit, self._criteria.grace or 1)
+        return None if limit is None else EarlyEnd(entry.job, limit, self._criteria.grace or 1)
 
     def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""

@@ -79,8 +79,8 @@ def _planned(job: Job, launcher: Launcher) -> Iterator[tuple[OpenRun, Plan]]:
             run.close()
 
 
-class _EnoughError(Exception):
-    """Ends a run that has trained for long enough, or takes too long to begin."""
+#: The cause of the end of a run that has trained for long enough, or takes too long to begin.
+ENOUGH = "enough"
 
 
 @dataclass
@@ -106,8 +106,11 @@ class _Clock:
             self.evaluate = event.evaluate_seconds
         elif isinstance(event, ProgressEvent) and event.rank == 0:
             self._count(event)
+
+    def stop(self) -> Failure | None:
         if self.trained >= self.seconds or time.monotonic() > self.deadline:
-            raise _EnoughError
+            return Failure("it has trained for long enough", cause=ENOUGH)
+        return None
 
     def _count(self, event: ProgressEvent) -> None:
         if event.epoch != self._epoch:
@@ -130,11 +133,9 @@ def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float 
         preflight.check_job(job)
         launcher.check(job)
         with _planned(job, launcher) as (run, plan):
-            try:
-                failure = Supervisor(run, plan, launcher, clock.listen).watch()
-            except _EnoughError:
-                failure = None
-        if failure is None and clock.startup is not None and clock.examples and clock.trained > 0:
+            failure = Supervisor(run, plan, launcher, clock.listen, stop=clock.stop).watch()
+        ended = failure is None or failure.cause == ENOUGH
+        if ended and clock.startup is not None and clock.examples and clock.trained > 0:
             rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
             return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
     return None

@@ -27,7 +27,7 @@ from velodrome.job.resolve import resolve
 from velodrome.run import trust
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, RunFolder, Status, Store
-from velodrome.run.supervisor import EventKey, Listener, Supervisor, event_key
+from velodrome.run.supervisor import EventKey, Listener, Stop, Supervisor, event_key, never
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.tasks.registry import task_of
 
@@ -48,10 +48,6 @@ class JobFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
-class EndEarly(Exception):
-    """Raised by a listener to end its run, which cannot win its race any more: the reason as one sentence."""
-
-
 def silent(event: Event) -> None:
     pass
 
@@ -65,15 +61,16 @@ def execute(
     listener: Listener = silent,
     progress: Progress | None = None,
     on_start: OnStart | None = None,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Train a job in a new run, by default on this machine; its result, or `JobFailed`.
 
-    A listener may end it with `EndEarly`; the result then has the status `interrupted`, and the reason.
+    `stop` may end it; the result then has the status `interrupted`, and the reason.
     """
     if launcher is None:
         with open_launcher() as launcher:
             return execute(job, store=store, launcher=launcher, name=name, listener=listener, progress=progress,
-                           on_start=on_start)
+                           on_start=on_start, stop=stop)
     job = resolve(job, environments.default_engine())
     if name is not None:
         check_name(name)
@@ -83,7 +80,7 @@ def execute(
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     trust.record([job])
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
-    return _carry_out(run, job, launcher, listener, on_start, resume=False)
+    return _carry_out(run, job, launcher, listener, on_start, resume=False, stop=stop)
 
 
 def resume(
@@ -140,7 +137,7 @@ class Attached:
 
 def _carry_out(
     run: OpenRun, job: Job, launcher: Launcher, listener: Listener, on_start: OnStart | None, *, resume: bool,
-    attached: Attached | None = None,
+    attached: Attached | None = None, stop: Stop = never,
 ) -> dict[str, Any]:
     """Allocate, plan, start, supervise and collect; then write the result."""
     started = run.now() if attached is None else attached.started
@@ -169,15 +166,11 @@ def _carry_out(
                 if attempt == 0 and on_start is not None:
                     on_start(plan, run)
                 known = () if attached is None else attached.known
-                failure = Supervisor(run, plan, launcher, take, resume=resume, known=known).watch()
+                failure = Supervisor(run, plan, launcher, take, resume=resume, known=known, stop=stop).watch()
                 if failure is None or failure.cause != "port" or attached is not None:
                     break
-        except EndEarly as reason:
-            return finish("interrupted", Failure(str(reason), cause=BEATEN))
         except AllocationEnded as error:
             failure = Failure(str(error), cause="interrupt")
-            result = finish("interrupted", failure)
-            raise JobFailed(failure, result) from error
         except FolderGone:
             raise  # there is no place for a result
         except OSError as error:
@@ -194,11 +187,11 @@ def _carry_out(
             with suppress(FolderGone):
                 finish("interrupted", Failure(_interruption(error), cause="interrupt"))
             raise
-        result = finish("failed" if failure else "finished", failure)
+        result = finish(_status(failure), failure)
     finally:
         scalars.close()
         run.close()
-    if failure is not None:
+    if failure is not None and failure.cause != BEATEN:
         raise JobFailed(failure, result)
     return result
 
@@ -214,6 +207,12 @@ def _plan(run: OpenRun, job: Job, launcher: Launcher, listener: Listener) -> Pla
         run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
         addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,
     )
+
+
+def _status(failure: Failure | None) -> Status:
+    if failure is None:
+        return "finished"
+    return "interrupted" if failure.cause in (BEATEN, "interrupt") else "failed"
 
 
 def _interruption(error: BaseException) -> str:

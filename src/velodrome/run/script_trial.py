@@ -17,15 +17,15 @@ from typing import Any
 
 from velodrome import files
 from velodrome.clusters import preflight
-from velodrome.clusters.launcher import Group, Launcher
-from velodrome.clusters.plan import Plan, make_plan
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.plan import make_plan
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
 from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
-from velodrome.run.dry_run import RehearsalFailed
+from velodrome.run.dry_run import ENOUGH, RehearsalFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.script_outcome import pattern_for
-from velodrome.run.store import OpenRun, Store
+from velodrome.run.store import Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import SCRATCH
 
@@ -40,10 +40,6 @@ _SKIPPED = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__pycache
 BY_ITSELF = "by itself"
 #: Files that are named of those that a script wrote.
 _MOST_WRITTEN = 10
-
-
-class _Enough(Exception):
-    """The trial has lasted long enough."""
 
 
 @dataclass
@@ -85,22 +81,16 @@ class _Seen:
         return max(self.steps, self.steps + last.step if last is not None and last.epoch > self.epochs else 0)
 
 
-class _Trial(Supervisor):
-    """Supervises a script for a while."""
-
-    def __init__(self, run: OpenRun, plan: Plan, launcher: Launcher, seen: _Seen) -> None:
-        super().__init__(run, plan, launcher, seen.take)
-        self._seen = seen
-
-    def _judge(self, group: Group, now: float) -> Failure | None:
-        seen, clock = self._seen, time.monotonic()
-        if seen.steps_so_far >= MOST_STEPS:
-            raise _Enough(f"after {seen.steps_so_far} steps")
-        if seen.training is not None and clock - seen.training > TRAINING_SECONDS:
-            raise _Enough(f"after {TRAINING_SECONDS:g} s of training")
-        if clock - seen.started > MOST_SECONDS:
-            raise _Enough(f"after {MOST_SECONDS:g} s")
-        return super()._judge(group, now)
+    def stop(self) -> Failure | None:
+        """End the trial when it has lasted long enough."""
+        now = time.monotonic()
+        if self.steps_so_far >= MOST_STEPS:
+            self.ended = f"after {self.steps_so_far} steps"
+        elif self.training is not None and now - self.training > TRAINING_SECONDS:
+            self.ended = f"after {TRAINING_SECONDS:g} s of training"
+        elif now - self.started > MOST_SECONDS:
+            self.ended = f"after {MOST_SECONDS:g} s"
+        return None if self.ended == BY_ITSELF else Failure(self.ended, cause=ENOUGH)
 
 
 def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
@@ -128,8 +118,9 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             plan = make_plan(run.name, tried, allocation.hosts, allocation.port)
             processes = tuple(replace(one, environment={**one.environment, SCRATCH: str(scratch)})
                               for one in plan.processes)
-            failure = _watch(_Trial(run, replace(plan, processes=processes), launcher, seen), seen)
-            if failure is not None:
+            plan = replace(plan, processes=processes)
+            failure = Supervisor(run, plan, launcher, seen.take, stop=seen.stop).watch()
+            if failure is not None and failure.cause != ENOUGH:
                 raise RehearsalFailed(_at_home(failure, {scratch: here, folder / "script": script.parent}))
             written = [path for path, changed in _files(scratch) if before.get(path) != changed]
             found = _summary(seen, _lengths(job)) | {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
@@ -138,14 +129,6 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             return found
         finally:
             run.close()
-
-
-def _watch(trial: _Trial, seen: _Seen) -> Failure | None:
-    try:
-        return trial.watch()
-    except _Enough as end:
-        seen.ended = str(end)
-        return None
 
 
 def _at_home(failure: Failure, places: dict[Path, Path]) -> Failure:

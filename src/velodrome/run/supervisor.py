@@ -88,6 +88,8 @@ def _event(entry: _Entry, state: str) -> Event:
 
 
 Listener = Callable[[Event], None]
+#: Asked several times a second whether to end the run: what is then recorded as the reason, else None.
+Stop = Callable[[], Failure | None]
 #: What distinguishes the events of a run.
 EventKey = tuple[object, ...]
 
@@ -104,6 +106,10 @@ MOST_DIAGNOSES = 4
 MOST_RANKS_OF_SCRIPT = 16
 
 
+def never() -> None:
+    """Do not end a run before its time."""
+
+
 def event_key(event: Event) -> EventKey:
     # A phase may end at the moment at which the next one begins.
     return event.time, event.kind, event.role, event.rank, *(getattr(event, name, "") for name in ("phase", "state"))
@@ -114,9 +120,10 @@ class Supervisor:
 
     def __init__(
         self, run: OpenRun, plan: Plan, launcher: Launcher, listener: Listener, *, resume: bool = False,
-        clock: Callable[[], float] = time.monotonic, known: Collection[EventKey] = (),
+        clock: Callable[[], float] = time.monotonic, known: Collection[EventKey] = (), stop: Stop = never,
     ) -> None:
         """`known` are events that an earlier controller has recorded, of processes that may report them again."""
+        self._stop = stop
         self._run, self._plan, self._launcher, self._listener = run, plan, launcher, listener
         self._resume, self._clock, self._known = resume, clock, known
         self._states: dict[Process, ProcessState] = {}
@@ -170,7 +177,7 @@ class Supervisor:
             for event in () if self._faults is None else self._faults.advance(group, now):
                 self._record(event)
             self._continue_without_lost()
-            if (failure := self._judge(group, now)) is not None:
+            if (failure := self._stop() or self._judge(group, now)) is not None:
                 return failure
 
     def _judge(self, group: Group, now: float) -> Failure | None:
