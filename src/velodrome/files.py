@@ -103,6 +103,13 @@ def refuse_links(folder: Path | str) -> None:
                 raise OSError(errno.ELOOP, "it is a link, which is not followed", str(Path(top, name)))
 
 
+def refuse_linked_files(folder: Path | str) -> None:
+    """The same for files right in a folder that are about to be written."""
+    for entry in os.scandir(folder):
+        if entry.is_symlink() and not entry.is_dir():
+            raise OSError(errno.ELOOP, "it is a link, which is not followed", entry.path)
+
+
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
     return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
 
@@ -178,6 +185,8 @@ def atomic_path(path: Path, *, sync: bool = False, shared: bool = False) -> Iter
         _remove_abandoned(path)
     unique = f".{path.name}.{secrets.token_hex(6)}" if shared else path.name
     partial = path.with_name(unique + PARTIAL)
+    if partial.is_symlink():  # whoever sent the folder wants another file to be written
+        partial.unlink()
     try:
         yield partial
         if sync:

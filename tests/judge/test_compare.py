@@ -189,7 +189,9 @@ def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
     text = shown(rows)
     assert "torch/single" in text
     assert "1.50" in text
+    (tmp_path / "race.png").symlink_to(tmp_path / "file of the user's")
     path = race_figure(rows, tmp_path / "race.png", "a race")
+    assert not path.is_symlink(), "a folder that somebody sent decides about no other file"
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert recommend(rows).verdict.startswith("use ")
 

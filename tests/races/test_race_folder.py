@@ -16,6 +16,7 @@ from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.clusters import preflight
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest, FolderGone
+from velodrome.files import PARTIAL
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.races.check import check_race
@@ -288,3 +289,26 @@ def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_whe
     assert "differ from those of earlier runs of this race: training examples 120 → 150; " in told[0]
     record = load_race(runs, "first")
     assert len({result["data_version"] for result in record.results}) == 2
+
+
+@pytest.mark.parametrize("name", ["race.png", "calibration.jsonl", "controller.lock", "new.txt"])
+def test_a_link_in_the_place_of_a_file_that_is_written_is_refused(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = RaceFolder(tmp_path, "race")
+    folder.path.mkdir()
+    (folder.path / name).symlink_to(victim)
+    with pytest.raises(BadRequest, match=f"{name}: it is a link, which is not followed"), folder.held():
+        pass
+    assert victim.read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_a_half_written_race_yaml_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = RaceFolder(tmp_path, "race")
+    folder.path.mkdir()
+    (folder.path / f"race.yaml{PARTIAL}").symlink_to(victim)
+    folder.begin(race(ONE))
+    assert victim.read_text() == "mine"
+    assert folder.written() is not None

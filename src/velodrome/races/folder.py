@@ -123,6 +123,10 @@ class RaceFolder:
         The lock ends with the process, however that ends.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            files.refuse_linked_files(self.path)
+        except OSError as error:
+            raise BadRequest(f"--name {self.path.name!r}: {error.filename}: {error.strerror}") from None
         lock = files.FileLock(self.path / LOCK)
         if not lock.acquire(LOCK_SECONDS):
             raise BadRequest(self._running())

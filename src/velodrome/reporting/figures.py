@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from velodrome import files
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
 from velodrome.judge.measures import BY_NAME, THROUGHPUT, Measure
@@ -215,7 +216,8 @@ def save(picture: Picture, folder: Path) -> list[Path]:
         for path in paths:
             # Without a date, the same figure is the same file.
             dates = {"CreationDate": None} if path.suffix == ".pdf" else None
-            picture.figure.savefig(path, dpi=160, facecolor="white", metadata=dates)
+            with files.atomic_path(path, shared=True) as making:
+                picture.figure.savefig(making, dpi=160, facecolor="white", metadata=dates, format=path.suffix[1:])
     return paths
 
 
@@ -223,8 +225,8 @@ def race_figure(rows: Sequence[Row], path: Path, title: str) -> Path:
     """Draw the one picture of a race into a file."""
     figure = draw_race(rows, title)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with drawing():
-        figure.savefig(path, dpi=130)
+    with drawing(), files.atomic_path(path, shared=True) as making:
+        figure.savefig(making, dpi=130, format="png")
     return path
 
 
