@@ -351,7 +351,8 @@ def test_the_figure_of_scripts_has_no_panel_without_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: bool, rate: float | None, labels: list[str]
 ) -> None:
     figures: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *words, **more: figures.append(self))
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *words, **more: (figures.append(self), save(self, *words, **more)))
     race_figure(compare([of_script("--lr 1", workers, history=history, rate=rate) for workers in (1, 2)]),
                 tmp_path / "race.png", "a race")
     panels = figures[0].axes
