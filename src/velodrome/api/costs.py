@@ -17,11 +17,12 @@ from velodrome.data.base import Progress
 from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.resolve import alone
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.judge.remaining import Tried, estimate_script
 from velodrome.machine import cores
 from velodrome.races.repetitions import similar
-from velodrome.run.dry_run import alone, measure
+from velodrome.run.dry_run import measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.

@@ -9,13 +9,13 @@ from typing import Any
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
-from velodrome.clusters import environments, preflight
+from velodrome.clusters import environments
+from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import Where, open_launcher
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Race
 from velodrome.job.read import make_job
-from velodrome.job.resolve import resolve
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder
 
@@ -104,9 +104,7 @@ def _worker_counts(asked: Race, strategy: Strategy) -> list[dict[str, int]]:
 def _refusal(fields: dict[str, Any], launcher: Launcher) -> str | None:
     """Why a job cannot run here; None if it can."""
     try:
-        job = resolve(make_job(fields))
-        preflight.check_job(job)
-        launcher.check(job)
+        admit(make_job(fields), launcher)
     except VelodromeError as error:
         return _reason(error)
     return None

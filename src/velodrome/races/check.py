@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from velodrome.clusters import preflight
+from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
@@ -119,10 +119,7 @@ def check_race(
 def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | None) -> BadRequest | None:
     """Why a job cannot run; repetitions differ in nothing that matters for that."""
     try:
-        preflight.check_job(job)
-        used = others(job.on) if job.on is not None and others is not None else launcher
-        used.check(job)
-        used.check_faults(job)
+        admit(job, others(job.on) if job.on is not None and others is not None else launcher)
     except BadRequest as error:
         return error
     return None
