@@ -211,7 +211,7 @@ def test_a_job_whose_folder_vanishes_ends_its_race(runs: Path, monkeypatch: pyte
     with pytest.raises(FolderGone):
         run_race(folder, entries)
     assert len(begun_jobs) == 1
-    assert sorted(path.name for path in folder.path.iterdir()) == ["race.yaml"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["calibration.jsonl", "race.yaml"]
 
 
 def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:

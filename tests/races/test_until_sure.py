@@ -288,7 +288,7 @@ def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block
     record = load_race(runs, "first")
     assert (record.repeated, record.aside, len(record.results)) == ((busy,), 0, 8)
     assert any(f"disturbed less counts: {busy}." in note for note in make_report(record).notes)
-    assert run_race(folder, entries, lambda entry: {}, lambda *told: None) == results
+    assert run_race(folder, entries) == results
     assert len(machine.ran) == 9
 
 

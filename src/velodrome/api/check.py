@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.api.costs import Costs
 from velodrome.catalog.base import Strategy, Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters import environments
@@ -21,6 +20,7 @@ from velodrome.job.job import Compression, Job, Mesh
 from velodrome.job.resolve import alone, strategy_fields, within_limits
 from velodrome.judge.estimate import Known, Timing
 from velodrome.machine import cores
+from velodrome.races.costs import Costs
 from velodrome.run.dry_run import rehearse
 from velodrome.run.script_trial import try_script
 from velodrome.tasks.registry import task_of, task_of_result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -73,6 +74,8 @@ class RunFolder:
         is parsed once, unless it has changed.
         """
         version = files.version_of(f"{self.path}/result.json")
+        if version is None:
+            return None, None
         if self._read is None or self._read[0] != version:
             self._read = version, self._read_now()
         return self._read[1]
@@ -196,7 +199,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._runs: dict[Path, RunFolder] = {}
-        self._race: tuple[object, tuple[str, Race]] | None = None
+        self._race: tuple[object, tuple[str, Race] | Exception] | None = None
 
     def at(self, path: Path) -> RunFolder:
         """The run of a path, which may also lie in another folder."""
@@ -213,10 +216,20 @@ class Store:
     def race(self) -> tuple[str, Race]:
         """The text of race.yaml, and the race that it holds; `OSError` or `ValueError` if it holds none."""
         version = files.version_of(self.path / "race.yaml")
+        if version is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "race.yaml")
         if self._race is None or self._race[0] != version:
-            text = RunFolder(self.path).read_text("race.yaml", errors="replace")
-            self._race = version, (text, race_of(text))
+            self._race = version, self._race_now()
+        if isinstance(self._race[1], Exception):
+            raise self._race[1]
         return self._race[1]
+
+    def _race_now(self) -> tuple[str, Race] | Exception:
+        try:
+            text = RunFolder(self.path).read_text("race.yaml", errors="replace")
+            return text, race_of(text)
+        except (OSError, ValueError) as error:
+            return error
 
     def create(self, name: str, job: Job) -> OpenRun:
         """A new run with its job written down; refuses a name that is taken."""
