@@ -24,6 +24,7 @@ from velodrome.job.read import make_job
      "did you mean 'multi-worker-mirrored'"),
     (lambda: zoo_model("lenet"), "no model 'lenet': did you mean 'lenet5'? `velodrome train --help` lists all"),
     (lambda: data_set("cifar10"), "no data set 'cifar10': did you mean 'cifar-10'? `velodrome data list` lists all"),
+    (lambda: data_set("mnist-fashion"), "no data set 'mnist-fashion': did you mean 'fashion-mnist'?"),
     (lambda: data_set("fashion"), "did you mean 'fashion-mnist' or 'fashion-products'?"),
     (lambda: make_job({"worker": 2}), "no field 'worker': did you mean 'workers'? `velodrome train --help` lists all"),
     (lambda: make_job({"lr": 2}), "no field 'lr': did you mean 'learning_rate'?"),
@@ -40,6 +41,9 @@ def test_an_unknown_name_is_answered_with_the_likeliest(ask, sentence: str) -> N
 @pytest.mark.parametrize(("words", "sentence"), [
     (["trian"], "No such command 'trian'; did you mean 'train'? `velodrome --help` lists all"),
     (["horovodrun"], "No such command 'horovodrun'; did you mean 'train'?"),
+    (["download", "mnist"], "No such command 'download'; did you mean 'data'?"),
+    (["results"], "No such command 'results'; did you mean 'runs' or 'report'?"),
+    (["compare", "a", "b"], "No such command 'compare'; did you mean 'runs' or 'recommend'?"),
     (["data", "fetch", "mnist"], "No such command 'fetch'; did you mean 'prepare'? `velodrome data --help` lists all"),
     (["runs", "delete", "x"], "No such command 'delete'; did you mean 'rm'?"),
     (["train", "--worker", "2"], "No such option: --worker; did you mean '--workers'? `velodrome train --help` lists"),

@@ -25,7 +25,8 @@ _SYNONYMS = {
     "cnn": "lenet5 fruit-cnn", "transformer": "gpt-mini", "gpt2": "gpt-mini", "rnn": "lstm-small",
     "vgg16": "vgg-small", "penntreebank": "ptb",
     # commands
-    "fetch": "prepare", "download": "prepare", "delete": "rm", "remove": "rm", "ls": "list", "info": "show",
+    "fetch": "prepare data", "download": "prepare data", "delete": "rm", "remove": "rm", "ls": "list runs",
+    "info": "show doctor", "results": "runs report", "compare": "runs recommend", "logs": "runs", "version": "doctor",
     "fit": "train", "run": "train runs", "start": "train", "launch": "train", "mpirun": "train", "benchmark": "race",
     "dashboard": "ui", "web": "ui", "validate": "check", "init": "new", "install": "engines",
     # fields
@@ -61,6 +62,8 @@ def similar_names(given: str, known: Iterable[str]) -> list[str]:
     word = _plain(given)
     if word in plain:
         return [plain[word]]
+    if same_words := [name for name in plain.values() if _words(name) == _words(given)]:
+        return same_words
     if meant := [name for name in _SYNONYMS.get(word, "").split() if _plain(name) in plain]:
         return [plain[_plain(name)] for name in meant]
     parts = [one for one in plain if len(word) > 2 and (word in one or (len(one) > 2 and one in word))]
@@ -71,6 +74,11 @@ def similar_names(given: str, known: Iterable[str]) -> list[str]:
 def _plain(name: str) -> str:
     """A name without what people spell differently: `CIFAR10` and `cifar-10` are the same."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in any order: `mnist-fashion` is `fashion-mnist`."""
+    return sorted(re.findall("[a-z0-9]+", name.lower()))
 
 
 class VelodromeError(Exception):

@@ -213,6 +213,21 @@ def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
     assert (idle.reliable, idle.as_json()["doubts"]) == (True, [])
 
 
+def test_repetitions_are_proposed_beside_a_limit_that_lets_them_run() -> None:
+    loaded = [beside(run, 0.9) for run in SINGLE]
+    answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
+    assert "--until-sure --max-repeat 6" in answer.next, "three have run, and three may be the most that were allowed"
+
+
+def test_closing_other_programs_is_not_proposed_where_the_runs_scatter_too_much_without_them() -> None:
+    alone = repeated([100, 160, 60, 130, 75, 150], strategy="single")
+    together = repeated([150, 70, 140, 62, 155, 90], workers=2)
+    slow = repeated([20, 20, 20, 20, 20, 20], workers=4)
+    answer = ask([*alone, *together, *(beside(run, 0.2) for run in slow)])
+    assert answer.decision == "open"
+    assert answer.next.startswith("more than 100 further repetitions would be needed to tell them apart: choose")
+
+
 def test_a_lead_many_times_larger_than_the_disturbance_is_decided_all_the_same() -> None:
     loaded = [beside(run, 0.3) for run in (*SINGLE, *repeated([190, 192, 188], workers=2))]
     answer = ask(loaded)

@@ -125,7 +125,8 @@ def show_race(finished: FinishedRace) -> None:
     room = _MOST_LINES - lines - len(found) - 1
     shown = caveats[:min(_MOST_CAVEATS, max(1, room - bool(finished.reasons)))]
     found += [f"  - {caveat}" for caveat in shown]
-    rest = f"{len(caveats) - len(shown)} more caveats" if len(caveats) > len(shown) else "every figure"
+    hidden = len(caveats) - len(shown)
+    rest = f"{hidden} more caveat{'' if hidden == 1 else 's'}" if hidden else "every figure"
     found += _left_out(finished.reasons, room - len(shown))
     found.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
     for line in found:

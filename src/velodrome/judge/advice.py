@@ -55,11 +55,10 @@ class Commands:
         """Advice, and where all figures are."""
         return f"{advice.removesuffix('.')}; all figures: `{self._on('report')}`."
 
-    @property
-    def idle(self) -> str:
-        """Run again what other programs disturbed."""
-        options = f"--until-sure{self._time(_SOME_MORE * self.repetition)}"
-        return f"close other programs, then add repetitions: `{self._on('race --name', options)}`."
+    def idle(self, repetitions: int, more: int | None) -> str:
+        """Add to so many repetitions, which other programs disturbed, so many more without them."""
+        more = max(_SOME_MORE, more or 0)
+        return f"close other programs, then add repetitions: {self.again(repetitions + more, more)}."
 
     def more(self, repetitions: int, *, idle: bool = False) -> str:
         """Add repetitions to a race that has its answer: one that runs until it is sure would end at once."""

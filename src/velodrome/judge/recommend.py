@@ -103,7 +103,7 @@ def _after_doubts(question: Question, found: Recommendation, commands: Commands)
         return KEEP_BATCH
     if found.decision != "open":
         return commands.more(question.standing.looks + 3, idle=question.slowed)
-    return commands.idle if question.slowed else found.next
+    return commands.idle(question.standing.looks, question.idle.standing.more) if question.slowed else found.next
 
 
 def _doubts(question: Question, found: Recommendation) -> tuple[str, ...]:

@@ -252,7 +252,8 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     against = other if chosen is leader else leader
     whose = "" if other.name in said else f" for {other.name}"
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
-    way_out = commands.idle if _waits_for_load(question, settle) else settle.sentence(commands)
+    way_out = (commands.idle(settle.so_far, question.idle.standing.more) if _waits_for_load(question, settle)
+               else settle.sentence(commands))
     return Recommendation(
         question.objective, "open", said, why, way_out, chosen.name, against.name,
         question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,
@@ -263,8 +264,10 @@ def _waits_for_load(question: Question, settle: Settling) -> bool:
     """Whether most of the repetitions that would settle it are needed because of other programs."""
     if not question.slowed or question.too_few_examples:
         return False
-    alone = question.idle.standing.more or 0
-    return settle.repetitions is None or 2 * alone < settle.repetitions
+    idle = question.idle.standing
+    if idle.outcome == "open" and idle.more is None:
+        return False  # nor would repetitions without them settle it
+    return settle.repetitions is None or 2 * (idle.more or 0) < settle.repetitions
 
 
 def _times(ahead: int, both: int) -> str:

@@ -39,6 +39,8 @@ MOST_LINES = 24
 MOST_TASKS_OF_RACE = 4
 #: Characters of what stands beside a bar or in the legend.
 MOST_WORDS = 56
+#: The same in a legend on the right of the data.
+_MOST_BESIDE = 40
 #: Room in a legend for the drawn line of an entry with its margins, for one letter, and for a line of words, in inches.
 _KEY_INCHES, _LETTER_INCHES, _LINE_INCHES = 0.7, 0.085, 0.18
 
@@ -173,6 +175,15 @@ def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None
     figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)), **options)
 
 
+def legend_beside(figure: Figure, handles: Sequence[Any]) -> None:
+    """A legend on the right of the panels; the figure grows by its width."""
+    for handle in handles:
+        handle.set_label(cut(handle.get_label(), _MOST_BESIDE))
+    longest = max(len(handle.get_label()) for handle in handles)
+    figure.set_figwidth(figure.get_figwidth() + _KEY_INCHES + _LETTER_INCHES * longest)
+    figure.legend(handles=handles, loc="outside right center")
+
+
 def whole_numbers(axes: Axes, values: Sequence[int]) -> None:
     """Ticks at the values that occur, as long as they fit."""
     ticks = sorted(set(values))
@@ -248,7 +259,7 @@ def draw_race(rows: Sequence[Row], title: str) -> Figure:
             panel.set_title(task)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if shown:
-            legend_below(figure, looks.keys(colours=False))
+            legend_beside(figure, looks.keys(colours=False))
     return figure
 
 
