@@ -28,13 +28,14 @@ from rich.console import Console
 from rich.table import Table
 
 import velodrome
-from velodrome.api.costs import measured_jobs
-from velodrome.api.race_plan import merge, plan_race
-from velodrome.clusters.registry import open_launcher
+from velodrome.clusters.registry import open_cluster
 from velodrome.data import catalogue
 from velodrome.job.job import Job
 from velodrome.judge.estimate import Known, Timing, estimate, known_of
 from velodrome.machine import cores
+from velodrome.races.costs import measured_jobs
+from velodrome.races.plan import plan_race
+from velodrome.races.request import read_request
 from velodrome.run.dry_run import measure
 from velodrome.run.store import Store
 
@@ -78,18 +79,18 @@ def record(file: Path, console: Console) -> None:
     """Run the races that a file does not have yet and add what they took, with a second of training before
     each."""
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    with tempfile.TemporaryDirectory(prefix="velodrome-") as folder, open_launcher() as launcher:
+    with tempfile.TemporaryDirectory(prefix="velodrome-") as folder, open_cluster() as cluster:
         os.chdir(folder)
         random = np.random.default_rng(1)
         images, labels = random.integers(0, 256, (EXAMPLES, 28, 28), np.uint8), random.integers(0, 10, EXAMPLES)
         np.savez("noise.npz", x_train=images, y_train=labels, x_test=images[:1000], y_test=labels[:1000])
+        launcher = cluster.launcher
         launcher.prepare(["torch", "tensorflow"])
         for number, race in enumerate(_races(), start=1):
             if any(one["race"] == number for one in found):
                 continue
-            asked = merge(None, dict(race.job), race.vary)
             name = f"race-{number}"
-            planned = plan_race(asked, name, "runs", warm=True)
+            planned = plan_race(read_request(None, dict(race.job), race.vary, name=name, measure=False), cluster)
             seconds = [(job, measure(job, launcher)) for job in measured_jobs([one.job for one in planned.entries])]
             velodrome.race(job=dict(race.job), vary=race.vary, name=name, runs="runs", measure=False)
             runs = [(run.job(), result) for run in Store(Path("runs") / name).runs()

@@ -134,12 +134,12 @@ def _probe_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
     """Unit tests start no process: what they ask the training interpreter, which is this one, is answered here, and no
     race is measured before it begins."""
     if request.node.get_closest_marker("unit"):
-        from velodrome.api import race_plan
         from velodrome.clusters import environments
+        from velodrome.races import plan
         from velodrome.worker import probe
 
         monkeypatch.setattr(environments, "run_probe", lambda python, words: probe.reply(words))
-        monkeypatch.setattr(race_plan, "worth_measuring", lambda *asked: False)
+        monkeypatch.setattr(plan, "worth_measuring", lambda *asked: False)
 
 
 @dataclass(frozen=True)

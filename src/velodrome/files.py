@@ -167,6 +167,20 @@ def numbered_lines(path: Path | str, longest: int, *, inside: Path | str | None 
             number += blank.count(b"\n")
 
 
+def version_of(path: Path | str) -> tuple[int, int, int] | None:
+    """What distinguishes the content of a file that is only ever replaced as a whole; None if it is not there.
+
+    It is the same for all contents of a file that nobody can look at.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def sha256_of(path: Path | str) -> str:
     """The checksum of a regular file."""
     with open_regular(path) as stream:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from velodrome.api import default_race
-from velodrome.api.default_race import BUDGET
-from velodrome.api.race_plan import PlannedRace, default_name, merge, plan_race
+import racing
 from velodrome.catalog.registry import engines
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
+from velodrome.races import default_race
+from velodrome.races.default_race import BUDGET
+from velodrome.races.plan import PlannedRace
+from velodrome.races.request import default_name, merge
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +25,7 @@ def _roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(runs: Path, job: dict[str, Any], name: str | None = None, **fields: Any) -> PlannedRace:
     asked = merge(None, job, {}, fields)
-    return plan_race(asked, name or default_name(None, asked), runs, warm=True, complete=True)
+    return racing.planned(asked, name or default_name(None, asked), runs, complete=True)
 
 
 def shown(plan: PlannedRace) -> set[tuple[str, str, int, int]]:
@@ -112,7 +114,7 @@ def test_what_nothing_can_train_is_refused_once(runs: Path) -> None:
 
 def test_a_name_alone_resumes_the_race_of_that_name(runs: Path) -> None:
     asked = merge(None, {"engine": "torch"}, {"strategy": ["ddp"], "workers": [1, 2]}, {"until_sure": True})
-    first = plan_race(asked, "mine", runs, warm=True)
+    first = racing.planned(asked, "mine", runs)
     first.folder.begin(first.race)
     again = planned(runs, {}, "mine")
     assert (again.race, [one.name for one in again.entries]) == (first.race, [one.name for one in first.entries])

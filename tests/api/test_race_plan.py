@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+import racing
 from synthetic_races import result
-from velodrome.api.race_plan import PlannedRace, merge, plan_race
-from velodrome.cli.race import plan_text
+from velodrome.cli.race_output import plan_text
 from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.judge.estimate import in_words
 from velodrome.machine import describe_machine
+from velodrome.races.plan import PlannedRace
+from velodrome.races.request import merge
 from velodrome.run.store import Store
 
 #: As long as a run of four epochs takes that `stored` writes: start-up, training, evaluations, and what comes after.
@@ -44,7 +46,7 @@ def stored(runs: Path, name: str = "earlier", *, machine: dict[str, Any] | None 
 def planned(runs: Path, vary: dict[str, Any], job: dict[str, Any] | None = None, **fields: Any) -> PlannedRace:
     asked = merge(None, {"engine": "torch", "model": "dense-128", "epochs": 4, **(job or {})}, vary,
                   {"baseline": False, **fields})
-    return plan_race(asked, "race", runs, warm=True)
+    return racing.planned(asked, "race", runs)
 
 
 @pytest.mark.unit
@@ -176,10 +178,10 @@ def test_how_long_a_script_takes_that_never_ran_is_unknown(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = merge(None, {"engine": "torch", "script": "train.py"}, {"workers": [1, 2]}, {})
-    text = plan_text(plan_race(asked, "race", runs, warm=True))
+    text = plan_text(racing.planned(asked, "race", runs))
     assert ": 2 jobs, for an unknown time (the script never ran here with these arguments: --measure tries it)" in text
     limit = {"until_sure": True, "budget": "10m"}
-    plan = plan_race(merge(asked, None, None, limit), "race", runs, warm=True)
+    plan = racing.planned(merge(asked, None, None, limit), "race", runs)
     assert plan.affordable is None, "nothing is left out for a time that nobody knows"
     assert "(60 jobs, for an unknown time, budget 10 min, the script never ran here" in plan_text(plan)
     assert "how often everything runs within the budget of 10 min shows when it has run once" in plan.notes

@@ -90,7 +90,7 @@ def test_a_race_that_is_interrupted_reports_how_much_is_done(
         shown.begin(job)
         shown.end(job, {**ended(accuracy=0.9), "status": status})
     shown.begin(four)
-    with pytest.raises(type(interruption)), shown.counting():
+    with pytest.raises(type(interruption)), shown.session():
         raise interruption
     told = capsys.readouterr().err
     assert "velodrome: 2 of 4 jobs are done, 1 failed; the same command runs the other 2" in told

@@ -10,7 +10,7 @@ import pytest
 
 from synthetic_races import beside, repeated
 from velodrome.api.race import FinishedRace
-from velodrome.cli.race import _caveats, _show
+from velodrome.cli.race_output import _caveats, show_race
 from velodrome.job.quantities import seconds_of
 from velodrome.judge.advice import Commands
 from velodrome.judge.compare import compare, tasks_of
@@ -40,7 +40,7 @@ def ended(runs: list[dict[str, Any]], reasons: tuple[str, ...] = ()) -> Finished
 
 
 def printed(finished: FinishedRace, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    _show(finished)
+    show_race(finished)
     return capsys.readouterr().out.splitlines()
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import racing
 from velodrome.api.race import title_of
 from velodrome.clusters import preflight
-from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 from velodrome.races.check import check_race
@@ -57,7 +57,7 @@ def test_a_race_goes_on_after_a_failing_job_and_again_runs_only_what_is_missing(
     velodrome, here: Path, runs: Path, no_strays, idle
 ) -> None:
     asked = RaceFolder(runs, "small").stamped(parse_race(read_yaml(here / "race.yaml")))
-    order = [entry.name for entry in check_race(asked, LocalLauncher()).entries]
+    order = [entry.name for entry in check_race(asked, racing.here()).entries]
     assert sorted(order) == ["torch-single-1w-128b-1e-1", "torch-single-1w-128b-1e-broken-true-1",
                              "torch-single-1w-128b-2e-1"]
     broken = "torch-single-1w-128b-1e-broken-true-1"

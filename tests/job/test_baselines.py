@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from velodrome.api.race_plan import default_name, merge, plan_race
+from racing import planned as plan
 from velodrome.job.names import expand
 from velodrome.job.race import Race, combinations, parse_race
 from velodrome.races.folder import RaceFolder
+from velodrome.races.request import default_name, merge
 
 
 def race(**content: Any) -> Race:
@@ -72,11 +73,11 @@ def test_a_baseline_changes_no_other_name() -> None:
 
 def test_the_plan_names_what_was_added_and_no_baseline_leaves_it_out(runs: Path) -> None:
     words = {"vary": {"strategy": ["ddp"], "workers": [1, 2]}, "job": {"engine": "torch"}}
-    planned = plan_race(merge(None, **words), "first", runs, warm=True)
+    planned = plan(merge(None, **words), "first", runs)
     assert planned.race.baseline is True
     assert len(planned.entries) == 3
     assert "torch/single takes part, as the baseline; --no-baseline leaves it out" in planned.notes
-    alone = plan_race(merge(None, **words, fields={"baseline": False}), "first", runs, warm=True)
+    alone = plan(merge(None, **words, fields={"baseline": False}), "first", runs)
     assert (len(alone.entries), [note for note in alone.notes if "baseline" in note]) == (2, [])
 
 
@@ -85,17 +86,17 @@ def test_a_race_that_began_without_a_baseline_keeps_its_jobs(runs: Path) -> None
     asked = merge(None, {"engine": "torch"}, {"strategy": ["ddp"], "workers": [1, 2]})
     RaceFolder(runs, "old").begin(asked)
     assert "baseline" not in (runs / "old" / "race.yaml").read_text()
-    planned = plan_race(asked, "old", runs, warm=True)
+    planned = plan(asked, "old", runs)
     assert [entry.job.strategy for entry in planned.entries] == ["ddp", "ddp"]
     same = merge(None, {"engine": "torch"}, {"strategy": ["ddp"], "workers": [1, 2]}, {"baseline": False})
-    assert len(plan_race(same, "old", runs, warm=True).entries) == 2
+    assert len(plan(same, "old", runs).entries) == 2
 
 
 def test_a_race_resumes_with_the_baseline_that_it_began_with(runs: Path) -> None:
     asked = merge(None, {"engine": "torch"}, {"strategy": ["ddp"], "workers": [1, 2]})
-    planned = plan_race(asked, "new", runs, warm=True)
+    planned = plan(asked, "new", runs)
     planned.folder.begin(planned.race)
-    again = plan_race(asked, "new", runs, warm=True)
+    again = plan(asked, "new", runs)
     assert again.race == planned.race
     assert [entry.name for entry in again.entries] == [entry.name for entry in planned.entries]
     assert default_name(None, asked) == default_name(None, planned.race.model_copy(update={"named_by": None}))
@@ -130,7 +131,7 @@ def test_diloco_with_workers_brings_one_worker_as_control() -> None:
 
 def test_a_race_of_diloco_alone_gains_its_control_when_it_is_planned(runs: Path) -> None:
     words = {"vary": {"sync_every": [5]}, "job": {"engine": "torch", "strategy": "diloco", "workers": 2}}
-    planned = plan_race(merge(None, **words), "first", runs, warm=True)
+    planned = plan(merge(None, **words), "first", runs)
     assert [(entry.job.workers, entry.baseline) for entry in planned.entries] == [(2, False), (1, True)]
 
 

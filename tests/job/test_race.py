@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.local.launcher import LocalLauncher
+from racing import here
 from velodrome.errors import BadRequest
 from velodrome.job.names import expand
 from velodrome.job.race import Race, combinations, parse_race, parse_vary
@@ -57,7 +57,7 @@ def test_what_cannot_be_and_what_cannot_run_here_are_listed_together() -> None:
     strategies = ["single", "nonsense"]
     race = parse_race({"job": {"engine": "torch", "batch_size": 5000}, "vary": {"strategy": strategies}})
     with pytest.raises(BadRequest) as refusal:
-        check_race(race, LocalLauncher())
+        check_race(race, here())
     assert "no strategy 'nonsense'" in str(refusal.value)
     assert "torch-single-1w-5000b-1: --batch-size 5000" in str(refusal.value)
 

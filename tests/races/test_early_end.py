@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from racing import here
 from synthetic_races import result
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job, Target
@@ -22,7 +23,7 @@ from velodrome.judge.early_end import limits
 from velodrome.judge.progress import Ending
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
-from velodrome.races.observer import RaceObserver
+from velodrome.races.observer import SILENT
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure, criteria_of
 from velodrome.run.supervisor import Stop, never
@@ -83,7 +84,7 @@ def raced(runs: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, **field
     folder.begin(race)
     loop = UntilSure(folder, race, entries, {}, criteria_of(race, [GOAL]))
     with folder.held():
-        return loop.run(RaceRuns(folder, lambda entry: {}, lambda *told: None), RaceObserver())
+        return loop.run(RaceRuns(folder, SILENT, here()), SILENT)
 
 
 def test_a_run_is_ended_when_it_trained_twice_as_long_as_the_best_takes(

@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from racing import Noted, here, run_race
 from synthetic_races import result
-from velodrome.api.race_plan import default_name, plan_entries
 from velodrome.clusters import preflight
-from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest, FolderGone
 from velodrome.files import PARTIAL
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.races.check import check_race
+from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder
-from velodrome.races.runs import RaceRuns, run_race
+from velodrome.races.plan import plan_entries
+from velodrome.races.request import default_name
+from velodrome.races.runs import RaceRuns
 from velodrome.reporting.load import load_race
 from velodrome.run.check import check_run
 from velodrome.run.execute import JobFailed
@@ -64,7 +66,7 @@ def test_a_race_of_several_data_sets_and_models_names_them() -> None:
 def test_the_order_is_random_and_follows_from_the_seed() -> None:
     def order(seed: int) -> list[str]:
         asked = race(ONE, TWO, seed=seed).model_copy(update={"repeat": 6})
-        return [entry.name for entry in check_race(asked, LocalLauncher()).entries]
+        return [entry.name for entry in check_race(asked, here()).entries]
 
     assert order(1) == order(1)
     assert order(1) != sorted(order(1))
@@ -75,7 +77,7 @@ def test_the_order_is_random_and_follows_from_the_seed() -> None:
 def test_every_repetition_runs_each_configuration_once_in_a_new_order() -> None:
     """Five jobs of one configuration after five of another would take a machine that slows down for a difference."""
     asked = race(ONE, TWO, {**TWO, "workers": 3}).model_copy(update={"repeat": 8})
-    entries = check_race(asked, LocalLauncher()).entries
+    entries = check_race(asked, here()).entries
     assert [entry.repetition for entry in entries] == [number for number in range(1, 9) for _ in range(3)]
     blocks = [tuple(entry.job.workers for entry in entries[at : at + 3]) for at in range(0, 24, 3)]
     assert {tuple(sorted(block)) for block in blocks} == {(1, 2, 3)}
@@ -91,15 +93,15 @@ def test_more_repetitions_are_added_to_a_race_and_fewer_discard_none(runs: Path)
     assert folder.written() == five
     folder.begin(three)
     assert folder.written() == five
-    first = [entry.name for entry in check_race(three, LocalLauncher()).entries]
-    assert [entry.name for entry in check_race(five, LocalLauncher()).entries][:6] == first
+    first = [entry.name for entry in check_race(three, here()).entries]
+    assert [entry.name for entry in check_race(five, here()).entries][:6] == first
     assert default_name(None, three) == default_name(None, five)
 
 
 def begun(runs: Path, *entries: dict[str, Any], **more: Any) -> tuple[RaceFolder, list[Entry]]:
     folder, asked = RaceFolder(runs, "first"), race(*entries, **more)
     folder.begin(asked)
-    return folder, [*check_race(asked, LocalLauncher()).entries]
+    return folder, [*check_race(asked, here()).entries]
 
 
 def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
@@ -111,7 +113,7 @@ def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
         assert error.result is result
         told[entry.name] = str(error)
 
-    results = run_race(folder, entries, lambda entry: {}, ended)
+    results = run_race(folder, entries, Noted(ended))
     assert [result["status"] for result in results] == ["failed"] * len(entries)
     assert [result["run"] for result in results] == [entry.name for entry in entries]
     return told
@@ -153,7 +155,7 @@ def test_a_race_that_is_being_run_is_refused_and_nothing_of_it_is_moved(runs: Pa
     (folder.path / entries[0].name).mkdir()
     with folder.held():
         with pytest.raises(BadRequest, match="'first': this race is running"):
-            run_race(RaceFolder(runs, "first"), entries, lambda entry: {}, lambda *told: None)
+            run_race(RaceFolder(runs, "first"), entries)
         with pytest.raises(BadRequest, match="running"):
             folder.refuse_running()
         assert [path.name for path in folder.path.iterdir() if path.is_dir()] == [entries[0].name]
@@ -175,7 +177,7 @@ def test_a_race_whose_folder_is_renamed_between_jobs_stops_and_makes_no_other(
         place.rename(tmp_path / "elsewhere")
 
     with pytest.raises(FolderGone, match="race 'first' ended because its folder") as end:
-        run_race(folder, entries, lambda entry: {}, ended)
+        run_race(folder, entries, Noted(ended))
     assert end.value.exit_code == 1
     assert len(told) == 1
     assert not folder.path.exists()
@@ -194,7 +196,7 @@ def test_a_race_whose_file_is_removed_stops_after_the_job(
         (folder.path / "race.yaml").unlink()
 
     with pytest.raises(FolderGone, match=r"race 'first' ended because its file '.*race.yaml' was removed"):
-        run_race(folder, entries, lambda entry: {}, one_ended)
+        run_race(folder, entries, Noted(one_ended))
     assert len(ended) == 1
 
 
@@ -208,16 +210,16 @@ def test_a_job_whose_folder_vanishes_ends_its_race(runs: Path, monkeypatch: pyte
 
     monkeypatch.setattr("velodrome.races.runs.execute", vanish)
     with pytest.raises(FolderGone):
-        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+        run_race(folder, entries)
     assert len(begun_jobs) == 1
-    assert sorted(path.name for path in folder.path.iterdir()) == ["race.yaml"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["calibration.jsonl", "race.yaml"]
 
 
 def test_a_run_of_it_that_somebody_resumes_is_not_put_aside(runs: Path) -> None:
     folder, entries = begun(runs, ONE)
     run = folder.store.create(entries[0].name, entries[0].job)
     with pytest.raises(BadRequest, match=f"run '{entries[0].name}' is running"):
-        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+        run_race(folder, entries)
     run.close()
     assert run.path.is_dir()
 
@@ -248,17 +250,17 @@ def test_a_run_that_says_finished_without_its_numbers_is_run_again(runs: Path, c
     run.finish(content)
     run.close()
     assert folder.finished() == {}
-    assert not plan_entries(folder, race(ONE), entries, warm=True).stored
+    assert not plan_entries(folder, race(ONE), entries, here(), Costs()).stored
     (run.path / "result.json").write_text(json.dumps(result()))
     assert list(folder.finished()) == [entries[0].name]
 
 
 def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [entry.name for entry in check_race(race(ONE), LocalLauncher()).entries]
+    names = [entry.name for entry in check_race(race(ONE), here()).entries]
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
-    assert [entry.name for entry in check_race(race(ONE), LocalLauncher(), finished=names).entries] == names
+    assert [entry.name for entry in check_race(race(ONE), here(), finished=names).entries] == names
     with pytest.raises(BadRequest, match="MiB of memory, and 0 bytes are free"):
-        check_race(race(ONE), LocalLauncher()).refuse_unavailable()
+        check_race(race(ONE), here()).refuse_unavailable()
 
 
 @pytest.mark.integration
@@ -274,17 +276,17 @@ def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_whe
 
     write(120)
     folder, entries = begun(runs, ONE, {**ONE, "batch_size": 16}, dataset=f"path:{file}", batch_size=8, epochs=1)
-    notes: list[str] = []
+    noted = Noted()
     with folder.held():
-        first = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        first = RaceRuns(folder, noted, here())
         first.run_block(entries[:1])
         assert first.results[entries[0].name]["data"]["train"] == 108
-        assert not any("differ" in note for note in notes)
+        assert not any("differ" in note for note in noted.notes)
     write(150)  # and the race is resumed another day
     with folder.held():
-        second = RaceRuns(folder, lambda entry: {}, lambda *told: None, LocalLauncher(), note=notes.append)
+        second = RaceRuns(folder, noted, here())
         second.run_block(entries)
-    told = [note for note in notes if "differ" in note]  # a busy machine has more to say
+    told = [note for note in noted.notes if "differ" in note]  # a busy machine has more to say
     assert len(told) == 1
     assert "differ from those of earlier runs of this race: training examples 120 → 150; " in told[0]
     record = load_race(runs, "first")

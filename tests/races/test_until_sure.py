@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
+from racing import Noted, here, run_race
 from synthetic_races import beside, result
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.judge.affordable import as_option
 from velodrome.judge.progress import Criteria, Dropped, Ending, standings
-from velodrome.races import budget
+from velodrome.races import limits
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
-from velodrome.races.observer import RaceObserver
-from velodrome.races.runs import RaceRuns, run_race
+from velodrome.races.observer import SILENT, RaceObserver
+from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure, criteria_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
@@ -92,7 +93,7 @@ class Heard(RaceObserver):
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(lambda job: {1: 1000.0, 2: 2000.0, 3: 900.0}[job.workers])
     monkeypatch.setattr(race_runs, "execute", made.execute)
-    monkeypatch.setattr(budget, "time", made)
+    monkeypatch.setattr(limits, "time", made)
     return made
 
 
@@ -113,7 +114,7 @@ def run(runs: Path, race: Race, seconds: float = SECONDS, promise: dict[str, flo
     found = {entry.name: rate for entry in entries for name, rate in (promise or {}).items() if name in entry.name}
     loop = UntilSure(folder, race, entries, expected, criteria_of(race, [None]), found)
     with folder.held():
-        made = RaceRuns(folder, lambda entry: {}, lambda *told: None, note=heard.note)
+        made = RaceRuns(folder, heard, here())
         return loop.run(made, heard), heard
 
 
@@ -217,7 +218,7 @@ def test_a_race_with_fixed_repetitions_continues_until_it_is_sure(runs: Path, ma
     fixed = asked(until_sure=False, repeat=2)
     folder = RaceFolder(runs, "first")
     folder.begin(fixed)
-    run_race(folder, shuffled(expand(fixed)), lambda entry: {}, lambda *told: None)
+    run_race(folder, shuffled(expand(fixed)))
     assert len(machine.ran) == 8
     ending, _ = run(runs, folder.stamped(asked()))
     assert ending.sure
@@ -279,7 +280,7 @@ def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block
     folder, entries = fixed(runs)
     busy = entries[1].name
     machine.disturb = lambda name, attempt: loaded(1.0) if (name, attempt) == (busy, 1) else loaded(0.0)
-    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    results = run_race(folder, entries)
     assert machine.ran[4] == busy
     assert machine.ran.count(busy) == 2
     assert len(machine.ran) == 9
@@ -287,7 +288,7 @@ def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block
     record = load_race(runs, "first")
     assert (record.repeated, record.aside, len(record.results)) == ((busy,), 0, 8)
     assert any(f"disturbed less counts: {busy}." in note for note in make_report(record).notes)
-    assert run_race(folder, entries, lambda entry: {}, lambda *told: None) == results
+    assert run_race(folder, entries) == results
     assert len(machine.ran) == 9
 
 
@@ -298,7 +299,7 @@ def test_of_two_disturbed_attempts_the_less_disturbed_counts(
     folder, entries = fixed(runs, 1)
     busy = entries[0].name
     machine.disturb = lambda name, attempt: loaded((first, second)[attempt - 1] if name == busy else 0.0)
-    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    results = run_race(folder, entries)
     assert results[0]["hosts"][0]["cpu"]["foreign"] == kept
     stored = next(one for one in load_race(runs, "first").results if one["run"] == busy)
     assert stored["hosts"][0]["cpu"]["foreign"] == kept
@@ -306,13 +307,13 @@ def test_of_two_disturbed_attempts_the_less_disturbed_counts(
 
 def test_a_machine_that_is_always_busy_repeats_only_a_few_runs(runs: Path, machine: Machine) -> None:
     folder, entries = fixed(runs, 3)
-    notes: list[str] = []
+    noted = Noted()
     machine.disturb = lambda name, attempt: loaded(1.0)
     with folder.held():
-        made = RaceRuns(folder, lambda entry: {}, lambda *told: None, note=notes.append)
+        made = RaceRuns(folder, noted, here())
         race_runs.run_blocks(made, entries)
     assert len(machine.ran) == 12 + 2
-    assert notes[-1] == "other programs keep this machine busy: disturbed runs are no longer repeated"
+    assert noted.notes[-1] == "other programs keep this machine busy: disturbed runs are no longer repeated"
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["Ctrl-C", "kill -9"])
@@ -327,14 +328,14 @@ def test_a_run_whose_repetition_is_interrupted_still_counts(runs: Path, machine:
 
     machine.disturb = disturb
     with pytest.raises(KeyboardInterrupt):
-        run_race(folder, entries, lambda entry: {}, lambda *told: None)
+        run_race(folder, entries)
     assert load_race(runs, "first").aside == 0
     if killed:
         # A controller that is killed leaves the finished attempt archived, beside a run without a result or none.
         (folder.path / busy).rename(folder.path / f"{busy}.attempt-1")
         folder.store.create(busy, entries[0].job).close()
     machine.disturb = lambda name, attempt: loaded(0.0)
-    results = run_race(folder, entries, lambda entry: {}, lambda *told: None)
+    results = run_race(folder, entries)
     assert [result["status"] for result in results] == ["finished"] * 4
     assert results[0]["hosts"][0]["cpu"]["foreign"] == 1.0
     assert machine.ran.count(busy) == 2
@@ -454,9 +455,9 @@ def test_a_race_of_fixed_repetitions_obeys_its_budget_too(runs: Path, machine: M
     folder = RaceFolder(runs, "first")
     entries = shuffled(expand(race))
     folder.begin(race)
-    limited = budget.Budget(folder, race.budget, entries, dict.fromkeys((entry.name for entry in entries), SECONDS))
+    limited = limits.Budget(folder, race.budget, entries, dict.fromkeys((entry.name for entry in entries), SECONDS))
     with folder.held():
-        race_runs.run_blocks(RaceRuns(folder, lambda entry: {}, lambda *told: None), entries, limited)
+        race_runs.run_blocks(RaceRuns(folder, SILENT, here()), entries, limited)
     assert machine.ran == [entry.name for entry in entries][:9]
     assert limited.exceeded
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from velodrome.job.job import Job
-from velodrome.job.resolve import resolve
-from velodrome.run.dry_run import alone
+from velodrome.job.resolve import alone, resolve
 
 
 @pytest.mark.parametrize("fields", [

@@ -166,6 +166,9 @@ class Elsewhere:
         if job.workers > 25:
             raise BadRequest("the hosts have room for 25 workers")
 
+    def check_faults(self, job: Job) -> None:
+        assert not job.faults
+
 
 def test_a_study_on_other_machines_is_not_fitted_to_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "cores", lambda: 1)

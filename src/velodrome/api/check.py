@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.api.costs import Costs
 from velodrome.catalog.base import Strategy, Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
-from velodrome.clusters import environments, preflight
+from velodrome.clusters import environments
+from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
@@ -17,10 +17,11 @@ from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Compression, Job, Mesh
-from velodrome.job.resolve import resolve, strategy_fields, within_limits
+from velodrome.job.resolve import alone, strategy_fields, within_limits
 from velodrome.judge.estimate import Known, Timing
 from velodrome.machine import cores
-from velodrome.run.dry_run import alone, rehearse
+from velodrome.races.costs import Costs
+from velodrome.run.dry_run import rehearse
 from velodrome.run.script_trial import try_script
 from velodrome.tasks.registry import task_of, task_of_result
 from velodrome.variables import CHECK
@@ -47,7 +48,7 @@ def check(
         RunFailed: the model, the loss or the data failed; ``failure`` has the traceback of your own code.
     """
     workers = job.workers if job.workers > 1 else 2
-    job = resolve(within_limits(job, environments.default_engine()), environments.default_engine())
+    job = complete(within_limits(job, environments.default_engine()))
     if job.script is not None:
         return _check_script(job, on)
     with using_mirror(mirror), open_launcher(on) as launcher:
@@ -110,13 +111,12 @@ def _strategy(
     others = {} if strategy.name == job.strategy else dict.fromkeys(("consistency", *strategy_fields()))
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
-        "batch_scope": None, "keep_going": False, **others,
+        "batch_scope": None, "keep_going": False, "faults": [], **others,
     })
     try:
-        wanted = resolve(wanted)
-        preflight.check_job(wanted)
-        if launcher.name == DEFAULT:  # others cannot start several processes, and that is no property of the job
-            launcher.check(wanted)
+        wanted = complete(wanted)
+        # Other launchers cannot start several processes, and that is no property of the job.
+        _ = admit(wanted, launcher) if launcher.name == DEFAULT else examined(wanted)
         refused = None
     except VelodromeError as error:
         refused = str(error)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from velodrome.clusters import environments, preflight
+from velodrome.clusters.admission import complete, examined
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
 from velodrome.data.fetch import using_mirror
 from velodrome.job.job import Job
-from velodrome.job.resolve import resolve
 from velodrome.judge.background_load import SMALL_SHARE
 from velodrome.judge.hosts import emulation_lines
 from velodrome.machine import cores, cores_of_others
@@ -36,11 +35,10 @@ def doctor(
         mirror: folder or URL with the publisher's files of a data set.
         on_wait: called with a sentence while hosts are waited for, as in a queue.
     """
-    job = resolve(job or Job.model_validate({}), environments.default_engine())
+    job = complete(job or Job.model_validate({}))
     where = where_of(job, on)
     with using_mirror(mirror), open_launcher(where) as launcher:
-        preflight.check_job(job)
-        found = launcher.examine(job, measure=measure, notice=on_wait)
+        found = launcher.examine(examined(job), measure=measure, notice=on_wait)
         code = launcher.sent_code(job)
     findings = [*found.findings]
     if launcher_named(where).here and all(finding.level == "ok" for finding in findings):

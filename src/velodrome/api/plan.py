@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.environments import default_engine
+from velodrome.clusters.admission import examined
 from velodrome.clusters.manifests import FORMATS, host_names
 from velodrome.clusters.plan import Placement, consecutive_ports, make_plan, manual_command
 from velodrome.clusters.plan import place as placed
-from velodrome.clusters.preflight import check_job
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
-from velodrome.job.resolve import resolve, roles_of
+from velodrome.job.resolve import roles_of
 
 
 def plan(
@@ -43,8 +42,7 @@ def plan(
     """
     if format is not None and format not in FORMATS:
         raise BadRequest(f"--format {format!r} is unknown; choose from {', '.join(FORMATS)}")
-    job = resolve(job, default_engine())
-    check_job(job)
+    job = examined(job)
     if not hosts:
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
     if not 1 <= port <= 65000:

@@ -2,83 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.api.race_plan import PlannedRace, admit_code, default_name, merge, plan_race, words_in
-from velodrome.clusters.registry import Where
+from velodrome.clusters.registry import DEFAULT, Where, open_cluster
 from velodrome.data.fetch import using_mirror
-from velodrome.events.endings import ended_early
 from velodrome.events.models import Event
 from velodrome.job.job import Job, Target
-from velodrome.job.race import Entry, Race
+from velodrome.job.race import OPTIONS, Entry, Race
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.progress import Ending, Saving, saving
 from velodrome.judge.verdict import Recommendation
-from velodrome.races.budget import Budget
-from velodrome.races.jobs import run_entries, run_until_sure
+from velodrome.races.jobs import run_jobs
 from velodrome.races.observer import RaceObserver, Result
-from velodrome.races.until_sure import UntilSure, criteria_of
-from velodrome.run import trust
+from velodrome.races.plan import PlannedRace, plan_race
+from velodrome.races.request import RaceRequest, read_request
 from velodrome.run.execute import JobFailed
-from velodrome.run.store import RunFolder
 
 
+def _with_options(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The function with a keyword for each option of a race, as `Race` declares it, in place of its `fields`."""
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    place = [one.name for one in own].index("vary") + 1
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
+                          annotation=Race.model_fields[name].annotation)
+        for name in OPTIONS
+    ]
+    declared = signature.replace(parameters=[*own[:place], *options, *own[place:]])
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **given: Any) -> dict[str, Any]:
+        declared.bind(*args, **given)
+        return function(*args, **given)
+
+    wrapped.__signature__ = declared  # type: ignore[attr-defined]
+    wrapped.__doc__ = (function.__doc__ or "").replace("        OPTIONS\n", "".join(map(_described, OPTIONS)))
+    return wrapped
+
+
+def _described(name: str) -> str:
+    """An option of a race as a docstring has it."""
+    about = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", Race.model_fields[name].description or "").replace("`", "``")
+    return textwrap.fill(f"{name}: {about}.", 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"
+
+
+@_with_options
 def race(
-    race: Race | str | Path | None = None,
-    *,
-    job: Job | Mapping[str, Any] | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    repeat: int | None = None,
-    until_sure: bool | None = None,
-    budget: str | float | None = None,
-    max_repeat: int | None = None,
-    objective: str | None = None,
-    tolerance: str | float | None = None,
-    accuracy_margin: float | None = None,
-    grace: int | None = None,
-    baseline: bool | None = None,
-    naming: str | None = None,
-    name: str | None = None,
-    runs: str | Path = "runs",
-    on: Where | None = None,
-    warm: bool = True,
-    parallel: int | None = None,
-    dry_run: bool = False,
-    measure: bool | None = None,
-    skip_unavailable: bool = False,
-    mirror: str | None = None,
-    trust_code: Collection[str] = (),
-    on_event: Callable[[str, dict[str, Any]], None] | None = None,
-    on_job: Callable[[dict[str, Any]], None] | None = None,
+    race: Race | str | Path | None = None, *, job: Job | Mapping[str, Any] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None, name: str | None = None, runs: str | Path = "runs",
+    on: Where | None = None, warm: bool = True, parallel: int | None = None, dry_run: bool = False,
+    measure: bool | None = None, skip_unavailable: bool = False, mirror: str | None = None,
+    trust_code: Collection[str] = (), on_event: Callable[[str, dict[str, Any]], None] | None = None,
+    on_job: Callable[[dict[str, Any]], None] | None = None, **fields: Any,
 ) -> dict[str, Any]:
     """Race strategies, engines, batch and cluster sizes, and return the object that ``velodrome race --json`` prints.
 
     It has the race's name and ``path``, a row for each configuration (``rows``), the ``verdict``, the names of jobs
     that ``failed``, their messages (``failures``), why jobs were ``skipped``, and the path of a ``figure``; with
     ``until_sure`` also how it ended (``decision``), the configurations that were dropped (``drops``) and what that
-    ``saved``. A job that fails ends no race. The same call again runs only what is missing.
-
-    With nothing to vary, every strategy that can train the model here takes part with a worker for
-    each core, until one is best or 15 minutes are over.
+    ``saved``. A job that fails ends no race. The same call again runs only what is missing. With nothing to vary, every
+    strategy that can train the model here takes part with a worker for each core, until one is best or 15 minutes are
+    over. A race that cannot run as requested is refused (``BadRequest``), and nothing is started.
 
     Args:
         race: a race, or a YAML file that holds one; the other fields are put on top of it.
         job: fields that all jobs share.
         vary: field names with their values; ``entry`` takes partial jobs.
-        repeat: runs of each configuration, with seeds that count up; with ``until_sure`` at least this many.
-        until_sure: run repetitions until the best configuration is known, without those that are clearly worse.
-        budget: seconds that all runs together may take, or a text such as ``20m`` or ``1h30m``; with ``until_sure``
-            configurations for which it is too small are left out.
-        max_repeat: runs of a configuration at most, with ``until_sure``; by default 30.
-        objective: what decides, as for ``recommend``.
-        tolerance: differences below this share are too small to matter, by default 0.05.
-        accuracy_margin: how much less accurate than the best a configuration may be and still win, by default 0.01.
-        grace: epochs before which no run is ended early, and no configuration dropped for not reaching the target.
-        baseline: whether each engine's ``single`` takes part where distribution varies, by default true.
-        naming: how runs are named, ``plain`` or ``published``.
+        OPTIONS
         name: name of the race's folder; by default the file's name, or one that follows from the fields.
         runs: folder that holds the race.
         on: where jobs run, as for ``train``; those that name their own in ``vary`` run there.
@@ -95,24 +93,25 @@ def race(
             current folder, as ``module:function`` or the path of a script.
         on_event: called with a run's name and each of its events.
         on_job: called with the result of each job when it ends, failed ones included.
-
-    Raises:
-        BadRequest: the race cannot run as requested; nothing was started.
     """
-    merged = merge(race, job, vary, {
-        "repeat": repeat, "until_sure": until_sure, "budget": budget, "max_repeat": max_repeat, "objective": objective,
-        "tolerance": tolerance, "accuracy_margin": accuracy_margin, "grace": grace, "baseline": baseline,
-        "naming": naming,
-    })
-    admit_code(merged, race, name or default_name(race, merged), runs, words_in([job, vary]), trust_code, on)
-    with using_mirror(mirror):
-        planned = plan_race(
-            merged, name or default_name(race, merged), runs, on=on, warm=warm, complete=race is None,
-            leave_out=lambda _: skip_unavailable, measure=measure,
-        )
-        if dry_run:
-            return planned.as_json()
-        return run_planned(planned, _Callbacks(on_event, on_job), warm=warm, parallel=parallel).as_json()
+    asked = read_request(
+        race, job, vary, fields, name=name, runs=runs, trust_code=trust_code, on=on, warm=warm, parallel=parallel,
+        dry_run=dry_run, measure=measure, skip_unavailable=skip_unavailable, mirror=mirror,
+    )
+    return run_race(asked, _Callbacks(on_event, on_job)).as_json()
+
+
+def run_race(asked: RaceRequest, observer: RaceObserver) -> PlannedRace | FinishedRace:
+    """Plan a race, run what is missing, and judge it; of a dry run, the plan."""
+    with using_mirror(asked.mirror), open_cluster(asked.on or DEFAULT) as cluster:
+        with observer.planning():
+            planned = plan_race(asked, cluster, observer)
+        observer = observer.planned(planned)
+        if asked.dry_run:
+            return planned
+        with observer.session():
+            failures, ending = run_jobs(planned, cluster, observer, warm=asked.warm, parallel=asked.parallel)
+            return _finished(planned, failures, ending)
 
 
 class _Callbacks(RaceObserver):
@@ -169,40 +168,13 @@ class FinishedRace:
         }
 
 
-def run_missing(
-    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None = None
-) -> dict[str, str]:
-    """Run the jobs of a plan that are not finished; messages of those that failed, by name."""
-    planned.folder.begin(planned.race, grown=planned.may_grow)
-    budget = Budget(planned.folder, planned.race.budget, planned.entries, planned.seconds)
-    ran = run_entries(
-        planned.folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel, budget=budget
-    )
-    return _failures(ran)
-
-
-def _failures(results: Iterable[Result]) -> dict[str, str]:
-    return {
-        result["run"]: str((result.get("error") or {}).get("message", result["status"]))
-        for result in results if result["status"] != "finished" and not ended_early(result)
-    }
-
-
-def run_planned(
-    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None = None
-) -> FinishedRace:
-    """Run what is missing, compare the configurations, draw them, and judge."""
-    trust.record(entry.job for entry in planned.entries)  # also of jobs that a race which is stopped does not reach
-    ending: Ending | None = None
-    if planned.race.until_sure:
-        failures, ending = _run_until_sure(planned, observer, warm=warm, parallel=parallel)
-    else:
-        failures = run_missing(planned, observer, warm=warm, parallel=parallel)
+def _finished(planned: PlannedRace, failures: Mapping[str, str], ending: Ending | None) -> FinishedRace:
+    """Compare the configurations of a race, draw them, and judge."""
     from velodrome.reporting.figures import race_figure
     from velodrome.reporting.load import load_race
 
     path = planned.folder.path
-    record = load_race(path.parent, path.name)
+    record = load_race(path.parent, path.name, planned.folder.store)
     rows = compare(record.results, Target.parse(record.target) if record.target else None)
     answers = record.answers(rows)
     figure = race_figure(rows, path / "race.png", title_of([entry.job for entry in planned.entries])) if rows else None
@@ -216,20 +188,6 @@ def run_planned(
         path, tuple(rows), answers, figure, failures, skipped, reasons, ending,
         saving(rows) if ending is not None else None,
     )
-
-
-def _run_until_sure(
-    planned: PlannedRace, observer: RaceObserver, *, warm: bool, parallel: int | None
-) -> tuple[dict[str, str], Ending]:
-    race, folder = planned.race, planned.folder
-    folder.begin(race)
-    criteria = criteria_of(race, (entry.job.target for entry in planned.entries))
-    loop = UntilSure(folder, race, planned.entries, planned.seconds, criteria, planned.promise)
-    ending, results = run_until_sure(
-        loop, folder, planned.entries, observer, on=planned.on, warm=warm, parallel=parallel
-    )
-    ran = (results.get(entry.name) or RunFolder(folder.path / entry.name).result() for entry in planned.entries)
-    return _failures(result for result in ran if result is not None), ending
 
 
 def title_of(jobs: Sequence[Job]) -> str:

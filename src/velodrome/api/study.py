@@ -9,18 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from velodrome.api.race import run_missing
-from velodrome.api.race_plan import PlannedRace, plan_entries
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
-from velodrome.data.base import BadData, Progress
+from velodrome.clusters.registry import DEFAULT, Cluster, Where, open_cluster
+from velodrome.data.base import BadData
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.names import expand
 from velodrome.judge.compare import compare
 from velodrome.machine import cores
+from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
+from velodrome.races.jobs import run_jobs
 from velodrome.races.observer import RaceObserver
+from velodrome.races.plan import PlannedRace, plan_entries
 from velodrome.reporting.load import load_race
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
@@ -85,18 +86,22 @@ def run(
         mirror: folder or URL with the publisher's files of data sets.
     """
     choice = Choice(dataset, data_url, repeat, naming, bad_data)
-    with using_mirror(mirror):
-        planned = prepare(name, scale, choice, runs, race_name, on=on, dry_run=dry_run)
-        failures = None if dry_run else run_missing(planned.race, RaceObserver(), warm=True)
-    return conclude(planned, failures).as_json()
+    asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror)
+    return run_study(asked, RaceObserver()).as_json()
 
 
 @dataclass(frozen=True)
-class PlannedStudy:
-    """A study and the race that runs it here."""
+class StudyRequest:
+    """A study at a scale, the choices that were made, and how it is to run."""
 
-    plan: StudyPlan
-    race: PlannedRace
+    name: str
+    scale: str
+    choice: Choice
+    runs: Path
+    race_name: str | None = None
+    on: Where = DEFAULT
+    dry_run: bool = False
+    mirror: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class FinishedStudy:
     failed: Sequence[str]
     configurations: Sequence[FigureComparison]
     findings: Sequence[Finding]
+    #: Whether it ran, and was not only planned.
+    ran: bool
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -118,55 +125,59 @@ class FinishedStudy:
         }
 
 
-def prepare(
-    name: str,
-    scale: str,
-    choice: Choice,
-    runs: str | Path,
-    race_name: str | None,
-    *,
-    dry_run: bool,
-    on: Where = DEFAULT,
-    on_plan: Callable[[StudyPlan], None] | None = None,
-    on_download: Progress | None = None,
-) -> PlannedStudy:
-    """Fit a study to this machine and plan its race; fetches data unless it is a dry run, which checks all else.
+def run_study(
+    asked: StudyRequest, observer: RaceObserver, on_plan: Callable[[StudyPlan], None] = lambda plan: None
+) -> FinishedStudy:
+    """Fit a study to the machines that are there, run what is missing unless it is a dry run, and compare.
 
-    `on_plan` is called with what can run and what is missing, also when that is everything; `on_download` while data
-    is fetched and read.
+    `on_plan` is called with what can run and what is missing, also when that is everything.
     """
-    kind = launcher_named(on)  # refused before data is fetched
-    study, size = study_named(name), scale_named(scale)
+    with using_mirror(asked.mirror), open_cluster(asked.on) as cluster:
+        with observer.planning():
+            plan, race = _planned(asked, cluster, observer, on_plan)
+        observer = observer.planned(race)
+        if asked.dry_run:
+            return _finished(plan, race, None)
+        with observer.session():
+            failures, _ = run_jobs(race, cluster, observer)
+            return _finished(plan, race, failures)
+
+
+def _planned(
+    asked: StudyRequest, cluster: Cluster, observer: RaceObserver, on_plan: Callable[[StudyPlan], None]
+) -> tuple[StudyPlan, PlannedRace]:
+    """A study fitted to these machines, and its race; data is fetched unless it is a dry run, which checks all else."""
+    study, size, choice = study_named(asked.name), scale_named(asked.scale), asked.choice
     if choice.data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
-    folder = RaceFolder(Path(runs), race_name or f"{study.name}-{size}")
-    written = folder.written()
-    with open_launcher(on) as launcher:
-        if not kind.here:
-            launcher.prepare([])  # hosts that are out of reach are reported once, not for every job
-        plan = plan_study(study, size, choice, look=partial(check_data if dry_run else fetch_data, choice, on_download),
-                          kept=written.fitted if written else None, elsewhere=None if kind.here else launcher)
-        plan = replace(plan, site=_site(launcher, on, here=kind.here))
-    if on_plan is not None:
-        on_plan(plan)
+    folder = RaceFolder(asked.runs, asked.race_name or f"{study.name}-{size}")
+    written, launcher, here = folder.written(), cluster.launcher, cluster.target.launcher.here
+    if not here:
+        launcher.prepare([])  # hosts that are out of reach are reported once, not for every job
+    look = partial(check_data if asked.dry_run else fetch_data, choice, observer.data)
+    plan = plan_study(study, size, choice, look=look, kept=written.fitted if written else None,
+                      elsewhere=None if here else launcher)
+    plan = replace(plan, site=_site(launcher, cluster.target, here=here))
+    on_plan(plan)
     if plan.race is None:
         raise VelodromeError(f"nothing of {study.name} can run here yet")
     race = folder.stamped(plan.race)
     # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
     entries = shuffled(expand(race))
-    return PlannedStudy(plan, plan_entries(folder, race, entries, on=on, warm=True, may_grow=True))
+    costs = Costs.stored(folder.store, (entry.job for entry in entries), cluster)
+    return plan, plan_entries(folder, race, entries, cluster, costs, may_grow=True)
 
 
-def conclude(planned: PlannedStudy, failed: Iterable[str] | None) -> FinishedStudy:
+def _finished(plan: StudyPlan, race: PlannedRace, failed: Iterable[str] | None) -> FinishedStudy:
     """Our figures beside the published ones, from what is on disk; `failed` is None if nothing ran."""
-    path = planned.race.folder.path
+    path = race.folder.path
     ran = failed is not None
-    results = load_race(path.parent, path.name).results if ran else []
+    results = load_race(path.parent, path.name, race.folder.store).results if ran else []
     rows = compare(results)
-    available = _cores_of(results) or planned.plan.site.cores
+    available = _cores_of(results) or plan.site.cores
     return FinishedStudy(
-        planned.plan, path, [*(failed or ())], compare_figures(planned.plan, rows, available),
-        findings(planned.plan, rows, available) if ran else [],
+        plan, path, [*(failed or ())], compare_figures(plan, rows, available),
+        findings(plan, rows, available) if ran else [], ran,
     )
 
 

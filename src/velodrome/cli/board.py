@@ -152,7 +152,7 @@ class Board(RaceObserver):
             self._console.print(f"  {spent}{quality}{rate}{beside}; {self._eta()}", highlight=False, soft_wrap=True)
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def session(self) -> Iterator[None]:
         """When the race is interrupted, report how much of it is done and how to continue."""
         try:
             yield

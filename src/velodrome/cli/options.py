@@ -263,8 +263,8 @@ def job_from(
 ) -> Job:
     """The job of a YAML file with options on top. Code that only the file names is reported, or refused; `on` takes the
     place of the cluster that it names."""
-    from velodrome.api.race_plan import words_in
     from velodrome.job.read import make_job
+    from velodrome.races.request import words_in
     from velodrome.run.trust import admit_file
     from velodrome.run.yaml_files import read_yaml
 

@@ -126,12 +126,9 @@ def run(
 
     `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
     """
-    from velodrome.api.race import run_missing
-    from velodrome.api.study import conclude, prepare
-    from velodrome.cli.board import Board
-    from velodrome.cli.console import data_progress, error_console
-    from velodrome.cli.race import plan_text
-    from velodrome.data.fetch import using_mirror
+    from velodrome.api.study import StudyRequest, run_study
+    from velodrome.cli.console import error_console
+    from velodrome.cli.race_output import TerminalRace
     from velodrome.studies.plan import Choice
 
     def show_plan(plan: StudyPlan) -> None:
@@ -140,38 +137,27 @@ def run(
 
     target = where(on, place)
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    with using_mirror(mirror), data_progress() as progress:
-        planned = prepare(
-            name, scale, choice, runs, race_name, dry_run=dry_run, on=target, on_plan=show_plan,
-            on_download=progress.data,
-        )
-    error_console.print(plan_text(planned.race), soft_wrap=True)
-    failures: dict[str, str] | None = None
-    if not dry_run:
-        board = Board(error_console, planned.race.entries, planned.race.seconds,
-                      live=not target.launcher.interactive)
-        with using_mirror(mirror), board.counting():
-            failures = run_missing(planned.race, board, warm=True)
-    finished = conclude(planned, failures)
+    asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror)
+    finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
     if json:
         say_json(finished.as_json())
     else:
-        _show(finished, ran=not dry_run)
-    if failures:
+        _show(finished)
+    if finished.failed:
         raise typer.Exit(1)
 
 
-def _show(finished: FinishedStudy, *, ran: bool) -> None:
+def _show(finished: FinishedStudy) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
     from velodrome.cli.tables import SafeConsole, print_table
 
     console = SafeConsole()
-    print_table(console, comparison(finished.plan, finished.configurations, ours=ran))
+    print_table(console, comparison(finished.plan, finished.configurations, ours=finished.ran))
     for line in differences(finished.plan):
         console.print(line, soft_wrap=True, markup=False)
     for finding in finished.findings:
         console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)
-    if ran:
+    if finished.ran:
         console.print(f"`{command_on('report', finished.folder)}` writes a report of it", soft_wrap=True, markup=False)
 
 

@@ -7,7 +7,7 @@ group `velodrome.launchers`, each a `LauncherType`.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,15 +174,37 @@ def where_of(job: Job, where: Where | None) -> Where:
     return where if where is not None else job.on if job.on is not None else DEFAULT
 
 
+class Cluster:
+    """Where the jobs of a command run: on the launcher that it asks for, or on those that they name themselves.
+
+    Each is opened once, when it is first needed, and serves everything that the command does.
+    """
+
+    def __init__(self, where: Where, stack: ExitStack) -> None:
+        self.target = target_of(where)
+        self.launcher: Launcher = stack.enter_context(open_launcher(self.target))
+        self._stack = stack
+        self._others: dict[str, Launcher] = {}
+
+    def of(self, job: Job) -> Launcher:
+        """The launcher of a job."""
+        return self.launcher if job.on is None else self.named(job.on)
+
+    def named(self, where: str) -> Launcher:
+        """The launcher that a name stands for."""
+        if where == self.target.name:
+            return self.launcher
+        if where not in self._others:
+            self._others[where] = self._stack.enter_context(open_launcher(where))
+        return self._others[where]
+
+    def kind_of(self, job: Job) -> LauncherType:
+        """What describes the launcher of a job."""
+        return self.target.launcher if job.on is None else launcher_named(job.on)
+
+
 @contextmanager
-def open_launchers() -> Iterator[Callable[[str], Launcher]]:
-    """A function that opens launchers by name, each once; all are closed at the end of the block."""
+def open_cluster(where: Where = DEFAULT) -> Iterator[Cluster]:
+    """A cluster; its launchers are closed at the end of the block."""
     with ExitStack() as stack:
-        opened: dict[str, Launcher] = {}
-
-        def named(where: str) -> Launcher:
-            if where not in opened:
-                opened[where] = stack.enter_context(open_launcher(where))
-            return opened[where]
-
-        yield named
+        yield Cluster(where, stack)

@@ -236,3 +236,13 @@ def controls(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
         if job.workers > 1 and job.script is None and job.strategy in _controlled():
             batch = job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
             yield resolve(job.model_copy(update={"engine": engine, "workers": 1, "batch_size": batch, "faults": []}))
+
+
+def alone(job: Job) -> Job:
+    """The same model, data and batch in one process, resolved: what trains, without anything about distribution."""
+    return resolve(job.model_copy(update={
+        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "consistency": None, "workers": 1,
+        "servers": 0, "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto",
+        "target": None, "faults": [],
+        **dict.fromkeys(strategy_fields()),
+    }))

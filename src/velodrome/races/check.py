@@ -4,11 +4,11 @@ are listed with the reason, each reason once."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from velodrome.clusters import preflight
-from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.admission import admit
+from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
@@ -71,13 +71,11 @@ def _wrong_data(jobs: Iterable[Job], progress: Progress | None) -> Iterator[str]
 
 
 def check_race(
-    race: Race, launcher: Launcher, finished: Container[str] = (), progress: Progress | None = None,
-    others: Callable[[str], Launcher] | None = None,
+    race: Race, cluster: Cluster, finished: Container[str] = (), progress: Progress | None = None
 ) -> CheckedRace:
     """Check every job of a race and its data before anything starts; `BadRequest` with everything that is wrong.
 
-    What is `finished` needs no packages, no memory and no data any more. `others` are the launchers of jobs that name
-    their own.
+    What is `finished` needs no packages, no memory and no data any more.
     """
     found = combinations(race.model_copy(update={"repeat": race.most}))
     wrong, unavailable = found.wrong, dict[str, list[Entry]]()
@@ -90,7 +88,7 @@ def check_race(
         if entry.name in finished:
             continue
         known = entry.configuration in problems
-        error = problems.setdefault(entry.configuration, None if known else _problem(entry.job, launcher, others))
+        error = problems.setdefault(entry.configuration, None if known else _problem(entry.job, cluster))
         if error is not None and entry.baseline:
             omitted.add(entry.name)
             missing[f"no baseline {entry.job.engine}/single: {error}"] = None
@@ -116,13 +114,10 @@ def check_race(
     return checked
 
 
-def _problem(job: Job, launcher: Launcher, others: Callable[[str], Launcher] | None) -> BadRequest | None:
+def _problem(job: Job, cluster: Cluster) -> BadRequest | None:
     """Why a job cannot run; repetitions differ in nothing that matters for that."""
     try:
-        preflight.check_job(job)
-        used = others(job.on) if job.on is not None and others is not None else launcher
-        used.check(job)
-        used.check_faults(job)
+        admit(job, cluster.of(job))
     except BadRequest as error:
         return error
     return None

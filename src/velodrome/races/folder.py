@@ -1,7 +1,9 @@
-"""A race on disk: its description, its runs, and in which order they run. `races/runs.py` runs them."""
+"""A race on disk: its description, its runs and their attempts, and in which order they run. `races/runs.py` runs
+them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -16,11 +18,12 @@ from velodrome import files
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.clusters import environments
 from velodrome.clusters.registry import refuse_living
-from velodrome.errors import BadRequest, FolderGone, VelodromeError
+from velodrome.errors import BadRequest, FolderGone
 from velodrome.job import names as published
 from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
-from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store, read_race
+from velodrome.run.listing import ASIDE
+from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import LARGEST
 
 #: Which jobs a race has announced and what they are expected to take.
@@ -51,8 +54,8 @@ class RaceFolder:
 
     def written(self) -> Race | None:
         """The race that the folder holds, if it holds a readable one."""
-        with suppress(VelodromeError):
-            return read_race(self.path)
+        with suppress(OSError, ValueError):
+            return self.store.race()[1]
         return None
 
     def refuse_other(self, race: Race, *, grown: bool = False) -> bool:
@@ -158,6 +161,49 @@ class RaceFolder:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
         return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
+
+    def run(self, name: str) -> RunFolder:
+        """The run of that name, if there is one."""
+        return self.store.at(self.path / name)
+
+    def attempts(self, name: str) -> list[RunFolder]:
+        """The archived attempts of a run, oldest first."""
+        return [self.run(archived) for archived in itertools.takewhile(self._exists, _archived(name))]
+
+    def archive(self, name: str) -> None:
+        """Rename an attempt that does not count; it stays readable."""
+        if self._exists(name):
+            self.store.rename(self.path / name, self._free(name))
+
+    def swap(self, name: str) -> None:
+        """Bring back the attempt that was archived last; the run that takes its place, if there is one, is archived."""
+        before, free = self.attempts(name)[-1].path, self._free(name)
+        if self._exists(name):
+            self.store.rename(self.path / name, free)
+        archived = before.name
+        self.store.rename(before, name)
+        if self._exists(free):
+            self.store.rename(self.path / free, archived)
+
+    def bring_back_finished(self) -> None:
+        """Let finished attempts count again whose repetition was interrupted, by Ctrl-C or with its controller."""
+        finished = self.finished()
+        for name in {path.name.partition(ASIDE)[0] for path in self.path.glob(f"*{ASIDE}*")} - finished.keys():
+            last = self.attempts(name)[-1:]
+            result = last[0].result() if last else None
+            if result is not None and result["status"] == "finished":
+                self.swap(name)
+
+    def _exists(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def _free(self, name: str) -> str:
+        return next(itertools.dropwhile(self._exists, _archived(name)))
+
+
+def _archived(name: str) -> Iterator[str]:
+    """The names of a run's archived attempts, in order."""
+    return (f"{name}{ASIDE}{number}" for number in itertools.count(1))
 
 
 def _engine_of(race: Race) -> str | None:

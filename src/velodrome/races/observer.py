@@ -12,12 +12,33 @@ from velodrome.run.execute import JobFailed
 
 if TYPE_CHECKING:
     from velodrome.judge.progress import Dropped, Ending
+    from velodrome.races.check import CheckedRace
+    from velodrome.races.plan import PlannedRace
 
 Result = dict[str, Any]
 
 
 class RaceObserver:
     """Every method does nothing by default."""
+
+    def planning(self) -> AbstractContextManager[object]:
+        """A context that is open while the race is planned."""
+        return nullcontext()
+
+    def data(self, done: int, total: int, label: str) -> None:
+        """How much of a data set has been fetched or read."""
+
+    def skips(self, checked: CheckedRace) -> bool:
+        """Whether to run what can run of a race of which not everything can."""
+        return False
+
+    def planned(self, plan: PlannedRace) -> RaceObserver:
+        """The plan is made; returns who observes the race from here."""
+        return self
+
+    def session(self) -> AbstractContextManager[object]:
+        """A context that is open from the plan to the verdict."""
+        return nullcontext()
 
     def importing(self) -> AbstractContextManager[object]:
         """A context that is open while warm processes import their engines."""
@@ -50,3 +71,7 @@ class RaceObserver:
 
     def decided(self, ending: Ending) -> None:
         """A race that runs until it is sure ended."""
+
+
+#: Observes nothing.
+SILENT = RaceObserver()

@@ -13,7 +13,7 @@ from velodrome.job.job import Job
 from velodrome.judge.configuration import Configuration
 from velodrome.machine import describe_machine
 from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
-from velodrome.run.store import RunFolder
+from velodrome.run.store import RunFolder, Store
 from velodrome.run.trained import examples_trained
 
 #: Runs of a folder that are looked at for similar ones, the newest first, and how many of those are read.
@@ -87,17 +87,18 @@ def some_repeat(runs: Path, names: Sequence[str]) -> bool:
     return False
 
 
-def similar(runs: Path, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, dict[str, Any]]]:
-    """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first.
+def similar(race: Store, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, dict[str, Any]]]:
+    """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first: of
+    a race, and of everything else in the folder that it lies in.
 
     Of a folder with very many runs only the newest are found; those that cannot be read are skipped.
     """
     wanted = {(job.engine, job.model, job.dataset) for job in jobs}
     machine, found = describe_machine(), list[tuple[Job, dict[str, Any]]]()
-    for looked, path in enumerate(_newest(runs)):
+    for looked, path in enumerate(_newest(race.path.parent)):
         if looked >= _MOST_LOOKED_AT or len(found) >= _MOST_READ:
             break
-        folder = RunFolder(path)
+        folder = race.at(path) if path.parent == race.path else RunFolder(path)
         result = folder.result()
         if result is None or result["status"] != "finished" or result.get("launcher", "local") != launcher:
             continue

@@ -7,31 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan
+from velodrome.clusters.registry import Cluster
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
 from velodrome.judge.background_load import foreign_load, is_loaded
 from velodrome.judge.data_versions import change_note
-from velodrome.races.budget import Budget
 from velodrome.races.calibration import Calibration
-from velodrome.races.early_end import EarlyEnd
 from velodrome.races.folder import RaceFolder
+from velodrome.races.limits import Budget, EarlyEnd
+from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes
-from velodrome.run.execute import JobFailed, execute, silent
-from velodrome.run.listing import ASIDE
+from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import RunFolder, Store
+from velodrome.run.store import Store
 
 Result = dict[str, Any]
-Show = Callable[[Entry], dict[str, Any]]
-Ended = Callable[[Entry, Result, JobFailed | None], None]
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
 
@@ -40,22 +37,19 @@ class RaceRuns:
     """Runs jobs of a race and keeps their results; whoever makes one holds the race's folder."""
 
     def __init__(
-        self, folder: RaceFolder, show: Show, ended: Ended, launcher: Launcher | None = None,
-        calibration: Calibration | None = None, note: Callable[[str], None] = lambda text: None,
-        others: Callable[[str], Launcher] | None = None, lanes: Lanes | None = None,
+        self, folder: RaceFolder, observer: RaceObserver, cluster: Cluster, lanes: Lanes | None = None
     ) -> None:
-        """Jobs run with `launcher`, but those that name their own, with one of `others`; several at a time in lanes."""
+        """Several jobs run at a time if there are several lanes."""
         self._lanes = lanes if lanes is not None and len(lanes.launchers) > 1 else None
         self._telling = threading.RLock()
-        self._others = others
-        self._folder, self._show, self._ended, self._launcher = folder, show, ended, launcher
-        self._calibration, self._note = calibration, note
+        self._folder, self._observer, self._cluster = folder, observer, cluster
+        self._calibration = Calibration(folder.path) if cluster.target.launcher.here else None
         self._early_end: Callable[[Entry], EarlyEnd | None] = lambda entry: None
         self._vain, self._spared = 0, False
         #: Changes of the data that were mentioned.
         self._changes: set[str] = set()
         #: Results by the name of the job; failed ones of this session too.
-        _bring_back_finished(folder)
+        folder.bring_back_finished()
         self.results: dict[str, Result] = folder.finished()
         #: Seconds that each attempt of this session took, by the name of the job.
         self.seconds: dict[str, float] = {}
@@ -118,14 +112,14 @@ class RaceRuns:
 
     def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
-        folder, on = self._folder, entry.job.on
+        folder, observer = self._folder, self._observer
         folder.check_place()
-        launcher = lane or (self._others(on) if on is not None and self._others is not None else self._launcher)
-        archive(RunFolder(folder.path / entry.name))
+        launcher = lane or self._cluster.of(entry.job)
+        folder.archive(entry.name)
         failure: JobFailed | None = None
         began = time.monotonic()
         with self._telling:
-            shown = self._show(entry)
+            observer.begin(entry)
         early, lanes = self._early_end(entry), self._lanes if lane is not None else None
 
         def listen(event: Event) -> None:
@@ -134,14 +128,14 @@ class RaceRuns:
                     self._notice_change(entry, event)
                 if early is not None:
                     early.take(event)
-                shown.get("listener", silent)(event)
+                observer.event(entry, event)
 
         def stop() -> Failure | None:
             return (lanes.stop() if lanes is not None else None) or (early.stop() if early is not None else None)
 
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, stop=stop,
-                             **{**shown, "listener": listen})
+                             listener=listen)
         except JobFailed as error:
             if lanes is not None and lanes.stop() is not None:
                 return  # the race is over
@@ -155,9 +149,9 @@ class RaceRuns:
         with self._telling:
             self.seconds[entry.name] = time.monotonic() - began
             self.results[entry.name] = result
-            self._ended(entry, result, failure)
+            observer.end(entry, result, failure)
             if ended_early(result):
-                self._note(f"{entry.name} was {result['error']['message']}")
+                observer.note(f"{entry.name} was {result['error']['message']}")
 
     def _notice_change(self, entry: Entry, event: DataEvent) -> None:
         """Say at once if the data are not those of earlier runs."""
@@ -165,8 +159,8 @@ class RaceRuns:
         changed = change_note(self.results.values(), mine)
         if changed and changed not in self._changes:
             self._changes.add(changed)
-            self._note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
-                       "runs on different data are not compared with each other")
+            self._observer.note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
+                                "runs on different data are not compared with each other")
 
     def _repeat(self, entry: Entry, repeats: Callable[[Entry], bool]) -> None:
         """Repeat a run that other programs disturbed, and keep the attempt that they disturbed less."""
@@ -174,17 +168,17 @@ class RaceRuns:
             return
         if not repeats(entry):
             if not self._spared:
-                self._note(f"{entry.name} was disturbed by other programs, and is not repeated: the budget is needed "
-                           "for the repetitions")
+                self._observer.note(f"{entry.name} was disturbed by other programs, and is not repeated: the budget is "
+                                    "needed for the repetitions")
             self._spared = True
             return
         before = self.results[entry.name]
-        self._note(f"{entry.name} is repeated: other programs used {foreign_load(before)} at the same time")
+        self._observer.note(f"{entry.name} is repeated: other programs used {foreign_load(before)} at the same time")
         try:
             self._attempt(entry)
         except BaseException:
             if self._folder.is_in_place:
-                _bring_back_finished(self._folder)
+                self._folder.bring_back_finished()
             raise
         after = self.results[entry.name]
         if after["status"] == "finished" and not is_loaded(after):
@@ -192,21 +186,10 @@ class RaceRuns:
             return
         self._vain += 1
         if after["status"] != "finished" or _share(after) >= _share(before):
-            _swap(self._folder.path / entry.name)
+            self._folder.swap(entry.name)
             self.results[entry.name] = before
         if self._vain == _VAIN_REPEATS:
-            self._note("other programs keep this machine busy: disturbed runs are no longer repeated")
-
-
-def run_race(
-    folder: RaceFolder, entries: Sequence[Entry], show: Show, ended: Ended, launcher: Launcher | None = None
-) -> list[Result]:
-    """Hold a race and run what is missing; every result, also of earlier attempts, in the order of the entries."""
-    with folder.held():
-        folder.refuse_resumed(entries)
-        runs = RaceRuns(folder, show, ended, launcher)
-        run_blocks(runs, entries)
-        return [runs.results[entry.name] for entry in entries]
+            self._observer.note("other programs keep this machine busy: disturbed runs are no longer repeated")
 
 
 def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None = None) -> None:
@@ -232,7 +215,7 @@ def _share(result: Result) -> float:
 
 
 def _recorded(
-    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher | None
+    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher
 ) -> JobFailed:
     """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
 
@@ -240,7 +223,7 @@ def _recorded(
     """
     cause = "request" if isinstance(error, BadRequest) else "start"
     failure = Failure(str(error), cause=cause)
-    folder = RunFolder(store.path / entry.name)
+    folder = store.at(store.path / entry.name)
     if (recorded := folder.result()) is not None:
         return JobFailed(failure, recorded)
     run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
@@ -248,56 +231,12 @@ def _recorded(
     try:
         result = make_result(
             Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
-            ended=ended, failure=failure, launcher=launcher.name if launcher else "local",
+            ended=ended, failure=failure, launcher=launcher.name,
         )
         run.finish(result)
     finally:
         run.close()
     return JobFailed(failure, result)
-
-
-def archive(run: RunFolder) -> None:
-    """Rename an attempt that does not count; it stays readable."""
-    if run.path.exists():
-        run.path.rename(_free(run.path))
-
-
-def _free(path: Path) -> Path:
-    number = 1
-    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
-        number += 1
-    return archived
-
-
-def _swap(path: Path) -> None:
-    """Bring back the attempt that was archived last; the run that takes its place, if there is one, is archived."""
-    before, free = attempts_of(path)[-1].path, _free(path)
-    if path.exists():
-        path.rename(free)
-    before.rename(path)
-    if free.exists():
-        free.rename(before)
-
-
-def _bring_back_finished(folder: RaceFolder) -> None:
-    """Let finished attempts count again whose repetition was interrupted, by Ctrl-C or with its controller."""
-    finished = folder.finished()
-    for name in {path.name.partition(ASIDE)[0] for path in folder.path.glob(f"*{ASIDE}*")} - finished.keys():
-        path = folder.path / name
-        last = attempts_of(path)[-1:]
-        result = last[0].result() if last else None
-        if result is not None and result["status"] == "finished":
-            _swap(path)
-
-
-def attempts_of(path: Path) -> list[RunFolder]:
-    """The archived attempts of a run, oldest first."""
-    found = []
-    number = 1
-    while (archived := path.with_name(f"{path.name}{ASIDE}{number}")).exists():
-        found.append(RunFolder(archived))
-        number += 1
-    return found
 
 
 def warm_engines(entries: Iterable[Entry]) -> list[str]:

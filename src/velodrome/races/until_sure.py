@@ -32,12 +32,10 @@ from velodrome.judge.progress import (
     standings,
 )
 from velodrome.judge.tolerances import parse_margins
-from velodrome.races.budget import Budget
-from velodrome.races.early_end import EarlyEnd
 from velodrome.races.folder import RaceFolder
+from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver, Result
-from velodrome.races.runs import RaceRuns, attempts_of, warm_engines
-from velodrome.run.store import RunFolder
+from velodrome.races.runs import RaceRuns, warm_engines
 
 
 def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
@@ -301,13 +299,13 @@ class UntilSure:
         return len(self._failed(entry))
 
     def _failed(self, entry: Entry) -> list[Result]:
-        path = self._folder.path / entry.name
-        results = [run.result() for run in (*attempts_of(path), RunFolder(path))]
+        folder = self._folder
+        results = [run.result() for run in (*folder.attempts(entry.name), folder.run(entry.name))]
         return [result for result in results if result is not None and result["status"] == "failed"]
 
     def _ended(self, entry: Entry) -> list[Result]:
         """The result of a run that was ended because it could not win any more, if it was."""
-        result = RunFolder(self._folder.path / entry.name).result()
+        result = self._folder.run(entry.name).result()
         return [result] if result is not None and ended_early(result) else []
 
     def _has_begun(self, entry: Entry) -> bool:

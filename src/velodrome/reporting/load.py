@@ -27,7 +27,7 @@ from velodrome.judge.recommend import recommend
 from velodrome.judge.tolerances import Margins, parse_margins
 from velodrome.judge.verdict import Recommendation
 from velodrome.run.listing import ASIDE
-from velodrome.run.store import RunFolder, Store, race_of, reason_of
+from velodrome.run.store import RunFolder, Store, reason_of
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import parse_yaml
 
@@ -111,16 +111,16 @@ class RaceRecord:
         )
 
 
-def load_race(runs: Path, name: str) -> RaceRecord:
-    """A race by its name, or by the path of its folder."""
+def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
+    """A race by its name, or by the path of its folder; `store` is the one of a race that was read already."""
     path = runs / name
     if not (path / "race.yaml").is_file() and (Path(name) / "race.yaml").is_file():
         path = Path(name)
     if not (path / "race.yaml").is_file():
         raise BadRequest(_no_race(runs, name))
+    store = store or Store(path)
     try:
-        text = RunFolder(path).read_text("race.yaml", errors="replace")
-        race = race_of(text)
+        text, race = store.race()
     except (OSError, ValueError) as error:
         raise BadRequest(
             f"race {path.name!r}: {path / 'race.yaml'} is not a race file: {reason_of(error)}; restore it or run the "
@@ -129,7 +129,7 @@ def load_race(runs: Path, name: str) -> RaceRecord:
     results, failures, aside = [], [], 0
     repeated: list[str] = []
     names = set()
-    for folder in (*Store(path).runs(), *_without_job(path)):
+    for folder in (*store.runs(), *_without_job(path)):
         if ASIDE in folder.name:
             if (crash := _archived_crash(folder)) is not None:
                 results.append(crash)

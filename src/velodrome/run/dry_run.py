@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.catalog.registry import SINGLE, engine_alone, strategy_of
-from velodrome.clusters import preflight
+from velodrome.catalog.registry import strategy_of
+from velodrome.clusters.admission import admit, complete
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.data import catalogue
@@ -21,7 +21,7 @@ from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, RunFailed, VelodromeError
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
-from velodrome.job.resolve import batch_of_step, replicas_of, resolve, strategy_fields
+from velodrome.job.resolve import alone, batch_of_step, replicas_of
 from velodrome.judge.estimate import Timing
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run import trust
@@ -43,21 +43,10 @@ class RehearsalFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
-def alone(job: Job) -> Job:
-    """The same model, data and batch in one process: what trains, without anything about distribution."""
-    return resolve(job.model_copy(update={
-        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "consistency": None, "workers": 1,
-        "servers": 0, "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto",
-        "target": None, "faults": [],
-        **dict.fromkeys(strategy_fields()),
-    }))
-
-
 def rehearse(job: Job, instead: str, launcher: Launcher, progress: Progress | None = None) -> list[Event]:
     """Let one process do this (`variables.INSTEAD`) with a job that `alone` returned; its events, or
     `RehearsalFailed`."""
-    preflight.check_job(job)
-    launcher.check(job)
+    job = admit(job, launcher).job
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     with _planned(job, launcher) as (run, plan):
         processes = tuple(replace(one, environment={**one.environment, INSTEAD: instead}) for one in plan.processes)
@@ -130,9 +119,7 @@ def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float 
     """
     clock = _Clock(seconds, time.monotonic() + limit)
     with suppress(VelodromeError):
-        preflight.check_job(job)
-        launcher.check(job)
-        with _planned(job, launcher) as (run, plan):
+        with _planned(admit(job, launcher).job, launcher) as (run, plan):
             failure = Supervisor(run, plan, launcher, clock.listen, stop=clock.stop).watch()
         ended = failure is None or failure.cause == ENOUGH
         if ended and clock.startup is not None and clock.examples and clock.trained > 0:
@@ -194,7 +181,7 @@ def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
         raise BadRequest(f"run {folder.name!r} has no saved model: {model / DESCRIPTION} is missing") from None
     except OSError as error:
         raise BadRequest(f"run {folder.name!r}: {model / DESCRIPTION} cannot be read: {error.strerror}") from None
-    stored = resolve(folder.job())
+    stored = complete(folder.job())
     try:
         read_description(model, stored.model)
     except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from velodrome import files
-from velodrome.clusters import environments, preflight
+from velodrome.clusters.admission import Admitted, admit, complete
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import AllocationEnded, Launcher
 from velodrome.clusters.plan import Plan, make_plan, plan_from_json
@@ -23,7 +23,6 @@ from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
-from velodrome.job.resolve import resolve
 from velodrome.run import trust
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import OpenRun, RunFolder, Status, Store
@@ -71,16 +70,14 @@ def execute(
         with open_launcher() as launcher:
             return execute(job, store=store, launcher=launcher, name=name, listener=listener, progress=progress,
                            on_start=on_start, stop=stop)
-    job = resolve(job, environments.default_engine())
     if name is not None:
         check_name(name)
-    preflight.check_job(job)
-    launcher.check(job)
-    launcher.check_faults(job)
+    admitted = admit(job, launcher)
+    job = admitted.job
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     trust.record([job])
     run = store.create(name, job) if name is not None else store.create_new(default_name(job), job)
-    return _carry_out(run, job, launcher, listener, on_start, resume=False, stop=stop)
+    return _carry_out(run, admitted, listener, on_start, resume=False, stop=stop)
 
 
 def resume(
@@ -96,11 +93,9 @@ def resume(
         with open_launcher() as launcher:
             return resume(name, store=store, launcher=launcher, listener=listener, on_start=on_start)
     refuse_living(store.get(name).path)
-    job = resolve(store.get(name).job())
-    preflight.check_job(job)
-    launcher.check(job)
-    catalogue.prepare(job.dataset, None, bad_data=job.bad_data)
-    return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True)
+    admitted = admit(store.get(name).job(), launcher, resumed=True)
+    catalogue.prepare(admitted.job.dataset, None, bad_data=admitted.job.bad_data)
+    return _carry_out(store.reopen(name), admitted, listener, on_start, resume=True)
 
 
 def attach(
@@ -108,13 +103,15 @@ def attach(
 ) -> dict[str, Any]:
     """Supervise a run whose processes live on although their controller is gone; its result, or `JobFailed`."""
     folder = store.get(name)
-    job = resolve(folder.job())
+    job = complete(folder.job())
     with open_attached(folder.path) as launcher:
         attached = None  # the earlier controller was gone before it started a process
         if launcher.started is not None:
             known = frozenset(map(event_key, folder.events()))
             attached = Attached(_stored_plan(folder, job, launcher.facts), launcher.started, known)
-        return _carry_out(store.reopen(name), job, launcher, listener, on_start, resume=True, attached=attached)
+        return _carry_out(
+            store.reopen(name), Admitted(job, launcher), listener, on_start, resume=True, attached=attached
+        )
 
 
 def _stored_plan(folder: RunFolder, job: Job, facts: Mapping[str, Any]) -> Plan:
@@ -136,10 +133,11 @@ class Attached:
 
 
 def _carry_out(
-    run: OpenRun, job: Job, launcher: Launcher, listener: Listener, on_start: OnStart | None, *, resume: bool,
+    run: OpenRun, admitted: Admitted, listener: Listener, on_start: OnStart | None, *, resume: bool,
     attached: Attached | None = None, stop: Stop = never,
 ) -> dict[str, Any]:
     """Allocate, plan, start, supervise and collect; then write the result."""
+    job, launcher = admitted.job, admitted.launcher
     started = run.now() if attached is None else attached.started
     scalars = Scalars(run.path / "tensorboard", task_of(job), began=run.now())
     failure: Failure | None = None

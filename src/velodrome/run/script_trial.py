@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.clusters import preflight
+from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import make_plan
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
@@ -96,8 +96,7 @@ class _Seen:
 def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
     """Run a resolved job with a script for a few steps in a copy of the current folder, and say what it reported;
     `RehearsalFailed` if it fails."""
-    preflight.check_job(job)
-    launcher.check(job)
+    job = admit(job, launcher).job
     assert job.script is not None
     with tempfile.TemporaryDirectory(prefix="velodrome-") as name:
         folder = Path(name).resolve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -46,6 +47,10 @@ class RunFolder:
     """One run on disk, as its reader sees it."""
 
     path: Path
+    #: The result that was read last, and of which version of its file.
+    _read: tuple[object, tuple[dict[str, Any] | None, str | None]] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def name(self) -> str:
@@ -65,8 +70,17 @@ class RunFolder:
     def read(self) -> tuple[dict[str, Any] | None, str | None]:
         """The result of the run, all of its fields of the documented types, and else what is wrong with its file.
 
-        Both are None if there is none yet. The reason continues a sentence that starts with the run's name.
+        Both are None if there is none yet. The reason continues a sentence that starts with the run's name. The file
+        is parsed once, unless it has changed.
         """
+        version = files.version_of(f"{self.path}/result.json")
+        if version is None:
+            return None, None
+        if self._read is None or self._read[0] != version:
+            self._read = version, self._read_now()
+        return self._read[1]
+
+    def _read_now(self) -> tuple[dict[str, Any] | None, str | None]:
         try:
             return self.parse(), None
         except FileNotFoundError:
@@ -180,10 +194,42 @@ class OpenRun(RunFolder):
 
 
 class Store:
-    """A folder of runs."""
+    """A folder of runs; whoever keeps one parses no result twice, and no race.yaml."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._runs: dict[Path, RunFolder] = {}
+        self._race: tuple[object, tuple[str, Race] | Exception] | None = None
+
+    def at(self, path: Path) -> RunFolder:
+        """The run of a path, which may also lie in another folder."""
+        return self._runs.setdefault(path, RunFolder(path))
+
+    def rename(self, run: Path, name: str) -> None:
+        """Give a run another name."""
+        renamed = run.with_name(name)
+        run.rename(renamed)
+        if (moved := self._runs.pop(run, None)) is not None:
+            moved.path = renamed
+            self._runs[renamed] = moved
+
+    def race(self) -> tuple[str, Race]:
+        """The text of race.yaml, and the race that it holds; `OSError` or `ValueError` if it holds none."""
+        version = files.version_of(self.path / "race.yaml")
+        if version is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "race.yaml")
+        if self._race is None or self._race[0] != version:
+            self._race = version, self._race_now()
+        if isinstance(self._race[1], Exception):
+            raise self._race[1]
+        return self._race[1]
+
+    def _race_now(self) -> tuple[str, Race] | Exception:
+        try:
+            text = RunFolder(self.path).read_text("race.yaml", errors="replace")
+            return text, race_of(text)
+        except (OSError, ValueError) as error:
+            return error
 
     def create(self, name: str, job: Job) -> OpenRun:
         """A new run with its job written down; refuses a name that is taken."""
@@ -247,7 +293,7 @@ class Store:
     def runs(self) -> list[RunFolder]:
         if not self.path.is_dir():
             return []
-        found = [RunFolder(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
+        found = [self.at(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
         return sorted(found, key=lambda run: (run.path.stat().st_mtime, run.name))
 
 

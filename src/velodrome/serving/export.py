@@ -14,8 +14,9 @@ from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.job.job import Job
+from velodrome.job.resolve import alone
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
-from velodrome.run.dry_run import alone, finished_result, job_of_saved_model, rehearse
+from velodrome.run.dry_run import finished_result, job_of_saved_model, rehearse
 from velodrome.run.store import RunFolder
 from velodrome.serving.model import Array, LoadedModel, is_exported
 from velodrome.serving.sessions import runtime

@@ -11,6 +11,7 @@ from typing import Any
 from velodrome.catalog import registry
 from velodrome.catalog.models import zoo_model
 from velodrome.clusters import environments, preflight
+from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
@@ -19,7 +20,6 @@ from velodrome.job.job import Job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
 from velodrome.job.read import make_job
-from velodrome.job.resolve import resolve
 from velodrome.machine import cores
 from velodrome.printable import bytes_text
 from velodrome.studies.load import ScaleName, Study
@@ -192,7 +192,7 @@ class _Fitter:
 
     def fit(self, fields: dict[str, Any]) -> dict[str, Any]:
         asked = fields.get("workers", 1)
-        job = resolve(make_job(fields))
+        job = complete(make_job(fields))
         label = label_of(fields)
         if label in self._kept:
             # Another number of workers would be another race, and free memory varies. A job that does not fit at this
@@ -201,12 +201,10 @@ class _Fitter:
             if job.workers != asked:
                 self._note(job, asked, "as it ran here before")
         elif self._elsewhere is not None:
-            preflight.check_job(job)
-            self._elsewhere.check(job)
+            admit(job, self._elsewhere)
         else:
             job = self._fit(job, asked)
-            preflight.check_job(job)
-            preflight.check_here(job)
+            preflight.check_here(examined(job))
         self.fitted[label] = job.workers
         return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from velodrome.api.race_plan import default_name, merge
 from velodrome.catalog.models import MODELS, is_own, zoo_model
 from velodrome.catalog.registry import ENGINES, engine, engines
 from velodrome.clusters.registry import target_of
@@ -25,6 +24,7 @@ from velodrome.job.names import check_name, expand
 from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
 from velodrome.job.read import reason_of
 from velodrome.judge.question import OBJECTIVES
+from velodrome.races.request import default_name, merge
 from velodrome.run.trust import elsewhere
 from velodrome.tasks.registry import task
 

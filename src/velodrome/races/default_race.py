@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
-from velodrome.clusters import environments, preflight
+from velodrome.clusters import environments
+from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import Where, open_launcher
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Race
 from velodrome.job.read import make_job
-from velodrome.job.resolve import resolve
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder
 
@@ -23,14 +21,14 @@ from velodrome.races.folder import RaceFolder
 BUDGET = 900.0
 
 
-def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, tuple[str, ...]]:
+def complete_race(asked: Race, folder: RaceFolder, launcher: Launcher) -> tuple[Race, tuple[str, ...]]:
     """What a race that varies nothing stands for, and a sentence for each strategy that is left out.
 
     A race that is stored under this name is meant as it is; otherwise every strategy takes part with a worker for each
     core, beside each engine's `single`. Fields that were given are the same for all of them, strategy and workers
     included.
     """
-    if (written := RaceFolder(runs, name).written()) is not None:
+    if (written := folder.written()) is not None:
         given = asked.model_fields_set - {"vary", *(() if asked.job else ("job",))}
         return written.model_copy(update={field: getattr(asked, field) for field in given}), ()
     if asked.job.get("script") is not None:
@@ -41,25 +39,24 @@ def complete_race(asked: Race, name: str, runs: Path, on: Where) -> tuple[Race, 
     entries: list[dict[str, Any]] = []
     reasons: dict[str, list[str]] = {}
     unasked: dict[str, list[str]] = {}
-    with open_launcher(on) as launcher:
-        for engine, strategy in candidates:
-            if strategy.not_raced is not None and "strategy" not in asked.job:
-                unasked.setdefault(strategy.not_raced, []).append(f"{engine.name}/{strategy.name}")
-                continue
-            if strategy.name == SINGLE and "consistency" in asked.job:
-                continue  # it has none, and takes part as the baseline
-            possible = [{"engine": engine.name, "strategy": strategy.name, **workers}
-                        for workers in _worker_counts(asked, strategy)]
-            refused = {number: reason for number, fields in enumerate(possible)
-                       if (reason := _refusal({**asked.job, **fields}, launcher)) is not None}
-            entries += [fields for number, fields in enumerate(possible) if number not in refused]
-            for number, reason in refused.items():
-                name = f"{engine.name}/{strategy.name}"
-                if len(refused) < len(possible):
-                    workers = possible[number]["workers"]
-                    name += " with 1 worker" if workers == 1 else f" with {workers} workers"
-                if name not in (names := reasons.setdefault(reason, [])):
-                    names.append(name)
+    for engine, strategy in candidates:
+        if strategy.not_raced is not None and "strategy" not in asked.job:
+            unasked.setdefault(strategy.not_raced, []).append(f"{engine.name}/{strategy.name}")
+            continue
+        if strategy.name == SINGLE and "consistency" in asked.job:
+            continue  # it has none, and takes part as the baseline
+        possible = [{"engine": engine.name, "strategy": strategy.name, **workers}
+                    for workers in _worker_counts(asked, strategy)]
+        refused = {number: reason for number, fields in enumerate(possible)
+                   if (reason := _refusal({**asked.job, **fields}, launcher)) is not None}
+        entries += [fields for number, fields in enumerate(possible) if number not in refused]
+        for number, reason in refused.items():
+            name = f"{engine.name}/{strategy.name}"
+            if len(refused) < len(possible):
+                workers = possible[number]["workers"]
+                name += " with 1 worker" if workers == 1 else f" with {workers} workers"
+            if name not in (names := reasons.setdefault(reason, [])):
+                names.append(name)
     if not entries:
         raise BadRequest("\n  ".join(reasons if len(reasons) == 1 else ["nothing can run here:", *reasons]))
     until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
@@ -104,9 +101,7 @@ def _worker_counts(asked: Race, strategy: Strategy) -> list[dict[str, int]]:
 def _refusal(fields: dict[str, Any], launcher: Launcher) -> str | None:
     """Why a job cannot run here; None if it can."""
     try:
-        job = resolve(make_job(fields))
-        preflight.check_job(job)
-        launcher.check(job)
+        admit(make_job(fields), launcher)
     except VelodromeError as error:
         return _reason(error)
     return None

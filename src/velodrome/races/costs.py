@@ -7,22 +7,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from velodrome.catalog.registry import engine_of
-from velodrome.clusters.registry import DEFAULT, Where, launcher_named, open_launcher
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.registry import DEFAULT, Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.resolve import alone
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.judge.remaining import Tried, estimate_script
 from velodrome.machine import cores
 from velodrome.races.repetitions import similar
-from velodrome.run.dry_run import alone, measure
+from velodrome.run.dry_run import measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
+from velodrome.run.store import Store
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
 MOST_SECONDS, _ONE_SECONDS = 10.0, 2.5
@@ -36,7 +38,6 @@ Note = Callable[[str], None]
 class Costs:
     """What is known about how long jobs take on some machines."""
 
-    on: Where = DEFAULT
     warm: bool = True
     #: Runs that finished, with their jobs.
     runs: Sequence[tuple[Job, Mapping[str, Any]]] = ()
@@ -47,9 +48,9 @@ class Costs:
     _about: dict[tuple[str, float], Description] = field(default_factory=dict)
 
     @classmethod
-    def stored(cls, folder: Path, jobs: Iterable[Job], *, on: Where = DEFAULT, warm: bool = True) -> Costs:
-        """What the runs in a folder, and in its races, show about these jobs."""
-        return cls(on, warm, similar(folder, jobs, launcher_named(on).name))
+    def stored(cls, race: Store, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
+        """What the runs of a race, and what lies beside it, show about these jobs."""
+        return cls(warm, similar(race, jobs, cluster.launcher.name))
 
     def of(self, job: Job) -> Estimate:
         """How long a job will take, and what that rests on."""
@@ -68,7 +69,7 @@ class Costs:
         return self._about[key]
 
     def measuring(
-        self, jobs: Sequence[Job], *, limit: float | None, note: Note = lambda text: None,
+        self, jobs: Sequence[Job], cluster: Cluster, *, limit: float | None, note: Note = lambda text: None,
         on_download: Progress | None = None,
     ) -> Costs:
         """The same, and a second of training of each `single` whose jobs would otherwise be guessed.
@@ -79,15 +80,17 @@ class Costs:
         guessed = [job for job in jobs if job.on is None and not self.of(job).measured]
         if not guessed:
             return self
-        if launcher_named(self.on).name != DEFAULT:
+        launcher = cluster.launcher
+        if launcher.name != DEFAULT:
             if limit is None:
-                note(f"not measured: that is for this machine, and the race runs on {self.on}")
+                note(f"not measured: that is for this machine, and the race runs on {cluster.target}")
             return self
-        found = self._with_seconds([job for job in guessed if job.script is None], limit, note, on_download)
-        return found._with_trials([job for job in guessed if job.script is not None], note) if limit is None else found
+        found = self._with_seconds([job for job in guessed if job.script is None], launcher, limit, note, on_download)
+        scripts = [job for job in guessed if job.script is not None]
+        return found._with_trials(scripts, launcher, note) if limit is None else found
 
     def _with_seconds(
-        self, jobs: Sequence[Job], limit: float | None, note: Note, on_download: Progress | None
+        self, jobs: Sequence[Job], launcher: Launcher, limit: float | None, note: Note, on_download: Progress | None
     ) -> Costs:
         if limit is None:
             for name, bad_data in dict.fromkeys((job.dataset, job.bad_data) for job in jobs):
@@ -99,31 +102,29 @@ class Costs:
         began, found = time.monotonic(), list[Known]()
         engines = _within(wanted, limit)
         wanted = [job for job in wanted if engine_of(job).key in engines]
-        with open_launcher(self.on) as launcher:
-            if self.warm and engines:
-                note(f"measuring how fast {', '.join(engines)} {'is' if len(engines) == 1 else 'are'} here …")
-                launcher.prepare(engines)
-            for job in wanted:
-                left = 60.0 if limit is None else limit - (time.monotonic() - began)
-                timing = measure(job, launcher, limit=left) if left > 1.0 else None
-                if timing is not None:
-                    found.append(Known(job, timing, cores(), measured=True))
+        if self.warm and engines:
+            note(f"measuring how fast {', '.join(engines)} {'is' if len(engines) == 1 else 'are'} here …")
+            launcher.prepare(engines)
+        for job in wanted:
+            left = 60.0 if limit is None else limit - (time.monotonic() - began)
+            timing = measure(job, launcher, limit=left) if left > 1.0 else None
+            if timing is not None:
+                found.append(Known(job, timing, cores(), measured=True))
         return replace(self, measured=tuple(found))
 
-    def _with_trials(self, jobs: Sequence[Job], note: Note) -> Costs:
+    def _with_trials(self, jobs: Sequence[Job], launcher: Launcher, note: Note) -> Costs:
         """The same, and a trial of each script."""
         found: list[Tried] = []
-        with open_launcher(self.on) as launcher:
-            for job in jobs:
-                what = f"{job.script} with {job.workers} worker{'' if job.workers == 1 else 's'}"
-                note(f"trying {what} …")
-                with _noting(note, what):
-                    trial = try_script(job, launcher)
-                    seconds = trial["seconds"] if trial["ended"] == BY_ITSELF else trial["expected_seconds"]
-                    if seconds is None:
-                        note(f"{what}: how much there is to do is unknown; velodrome.log(total_epochs=…) in it says so")
-                    else:
-                        found.append(Tried(job, seconds, trial["seconds"]))
+        for job in jobs:
+            what = f"{job.script} with {job.workers} worker{'' if job.workers == 1 else 's'}"
+            note(f"trying {what} …")
+            with _noting(note, what):
+                trial = try_script(job, launcher)
+                seconds = trial["seconds"] if trial["ended"] == BY_ITSELF else trial["expected_seconds"]
+                if seconds is None:
+                    note(f"{what}: how much there is to do is unknown; velodrome.log(total_epochs=…) in it says so")
+                else:
+                    found.append(Tried(job, seconds, trial["seconds"]))
         return replace(self, tried=tuple(found))
 
 

@@ -1,4 +1,4 @@
-"""The budget of a race: how much of it is left, which job still fits, and which disturbed run may be repeated."""
+"""What ends a race or one of its runs before its time: the budget, and a target that others reach much sooner."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from velodrome.events.endings import BEATEN
+from velodrome.events.models import EpochEvent, Event
+from velodrome.job.job import Job
 from velodrome.job.race import Entry
 from velodrome.judge.affordable import REPEATED_SHARE
+from velodrome.judge.early_end import Limit
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
+from velodrome.run.outcome import Failure
+from velodrome.tasks.registry import task_of
 
 Result = Mapping[str, Any]
 
@@ -82,3 +88,29 @@ class Budget:
 def elapsed(result: Result) -> float:
     """Seconds between the start and the end of a run."""
     return max(0.0, (result.get("ended") or 0.0) - (result.get("started") or 0.0))
+
+
+class EarlyEnd:
+    """Ends a run after an epoch beyond the limit, but not before `grace` epochs.
+
+    The last epoch ends by itself, with everything that a whole run measures.
+    """
+
+    def __init__(self, job: Job, limit: Limit, grace: int) -> None:
+        self._job, self._limit, self._grace = job, limit, grace
+        self._trained = 0.0
+        self._failure: Failure | None = None
+
+    def take(self, event: Event) -> None:
+        """Note what the run reports."""
+        if not isinstance(event, EpochEvent) or self._failure is not None:
+            return
+        self._trained += event.seconds
+        limit = self._limit
+        reached = limit.target.reached(task_of(self._job).measured(event.validation.as_json()))
+        if self._trained > limit.seconds and self._grace <= event.epoch < self._job.epochs and not reached:
+            self._failure = Failure(limit.reason(self._trained), cause=BEATEN)
+
+    def stop(self) -> Failure | None:
+        """Why the run is to be ended now, if it is."""
+        return self._failure
