@@ -352,7 +352,12 @@ def test_the_figure_of_scripts_has_no_panel_without_content(
 ) -> None:
     figures: list[Figure] = []
     save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *words, **more: (figures.append(self), save(self, *words, **more)))
+
+    def kept(figure: Figure, *words: Any, **more: Any) -> None:
+        figures.append(figure)
+        save(figure, *words, **more)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
     race_figure(compare([of_script("--lr 1", workers, history=history, rate=rate) for workers in (1, 2)]),
                 tmp_path / "race.png", "a race")
     panels = figures[0].axes
