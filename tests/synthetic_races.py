@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from velodrome.job.result import ADDED, Result, StoredJob
 
 BEGAN = 1_800_000_000.0
 EXAMPLES = 1_200
@@ -53,6 +55,14 @@ def result(
         "machine": {"processor": "a chip", "cores": 16, "memory_bytes": 2**34, "system": "Linux"},
         "started": BEGAN, "ended": BEGAN + total, **more,
     }
+
+
+def typed(made: Mapping[str, Any]) -> Result:
+    """A made-up result as readers get it; its `job` may have any fields with any values."""
+    added = {name: made[name] for name in ADDED if name in made}
+    if "job" in added:
+        added["job"] = StoredJob.model_construct(**added["job"])
+    return Result.model_validate({name: made[name] for name in made if name not in added}).model_copy(update=added)
 
 
 def beside(made: dict[str, Any], used: float, cores: int = 2, seconds: float = 10.0) -> dict[str, Any]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import velodrome.job.result as typed_results
 
 Result = Mapping[str, Any]
+R = TypeVar("R", bound=Mapping[str, Any])
 
 
 def differences(before: Result, after: Result) -> list[str]:
@@ -63,14 +66,20 @@ def versions(results: Sequence[Result]) -> list[int]:
     return found
 
 
-def newest(results: Sequence[Result]) -> list[Result]:
+def newest(results: Sequence[R]) -> list[R]:
     """The runs of the newest data of each data set: by them alone a race is decided while it runs."""
     number = versions(results)
     last = {_request(results[at]): number[at] for at in _in_order(results)}
     return [result for at, result in enumerate(results) if number[at] == last[_request(result)]]
 
 
-def labelled(results: Sequence[Result]) -> list[Result]:
+def with_data(result: R, version: str, change: str) -> R:
+    more = {"data_version": version, "data_change": change}
+    typed = result if isinstance(result, typed_results.Result) else None
+    return cast("R", {**result, **more} if typed is None else typed.model_copy(update=more))
+
+
+def labelled(results: Sequence[R]) -> list[R]:
     """The results, those of a data set that changed with a name of their data, and with what changed."""
     number, found = versions(results), list(results)
     for request in {_request(result) for result in results}:
@@ -85,7 +94,7 @@ def labelled(results: Sequence[Result]) -> list[Result]:
         pairs = zip(list(firsts.values())[:-1], list(firsts.values())[1:], strict=True)
         change = "; then ".join(", ".join(differences(*pair)) for pair in pairs)
         for at in mine:
-            found[at] = {**results[at], "data_version": names[number[at]], "data_change": change}
+            found[at] = with_data(results[at], names[number[at]], change)
     return found
 
 

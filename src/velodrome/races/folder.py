@@ -22,6 +22,7 @@ from velodrome.errors import BadRequest, FolderGone
 from velodrome.job import names as published
 from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
+from velodrome.job.result import Result
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import LARGEST
@@ -157,10 +158,10 @@ class RaceFolder:
         if self._place is not None and not os.path.lexists(self.path / "race.yaml"):
             raise FolderGone(f"race {self.path.name!r}", self.path / "race.yaml", "file")
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, Result]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
-        return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
+        return {name: found for name, found in results.items() if found is not None and found.status == "finished"}
 
     def run(self, name: str) -> RunFolder:
         """The run of that name, if there is one."""
@@ -191,7 +192,7 @@ class RaceFolder:
         for name in {path.name.partition(ASIDE)[0] for path in self.path.glob(f"*{ASIDE}*")} - finished.keys():
             last = self.attempts(name)[-1:]
             result = last[0].result() if last else None
-            if result is not None and result["status"] == "finished":
+            if result is not None and result.status == "finished":
                 self.swap(name)
 
     def _exists(self, name: str) -> bool:

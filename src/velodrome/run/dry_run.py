@@ -22,6 +22,7 @@ from velodrome.errors import BadRequest, RunFailed, VelodromeError
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone, batch_of_step, replicas_of
+from velodrome.job.result import Result
 from velodrome.judge.estimate import Timing
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run import trust
@@ -159,14 +160,14 @@ def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) ->
     return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
 
 
-def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
+def finished_result(folder: RunFolder, purpose: str) -> Result:
     """The result of a run that has a model; `purpose` is what is done with it."""
     result, problem = folder.read()
     if problem is not None:
         raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
-    if result is None or result["status"] != "finished":
+    if result is None or result.status != "finished":
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
-    if not result.get("test"):
+    if result.test is None:
         raise BadRequest(f"run {folder.name!r} has no test result: there is nothing to {purpose}")
     return result
 
