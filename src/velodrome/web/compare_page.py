@@ -16,7 +16,7 @@ from starlette.routing import Route
 from velodrome.api.runs import compare_runs
 from velodrome.errors import VelodromeError
 from velodrome.judge.configuration import text_of
-from velodrome.judge.pair import Line
+from velodrome.judge.pairs import Line
 from velodrome.races.repetitions import some_repeat
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
