@@ -22,7 +22,7 @@ from velodrome import files
 from velodrome.api.runs import compare_runs
 from velodrome.errors import VelodromeError
 from velodrome.judge.configuration import text_of
-from velodrome.judge.pair import Line
+from velodrome.judge.pairs import Line
 from velodrome.races.repetitions import some_repeat
 from velodrome.reporting.load import load_race
 from velodrome.run.listing import STATUSES, Found
