@@ -137,4 +137,4 @@ def make_result(
     if job.script is not None:
         log = Path(path) / "logs" / f"{plan.chief.file_name}.log"
         fields = of_script(job, fields, final, throughput=rate, log=log)
-    return Result.model_validate(fields)
+    return Result.model_validate({**fields, "folder": Path(path)})

@@ -192,7 +192,7 @@ def _content(found: Found) -> dict[str, Any]:
     stored, problem = folder.read()
     if problem is not None:
         problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
-    result: Mapping[str, Any] = stored or {}
+    result = stored.as_json() if stored is not None else {}
     try:
         configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:
