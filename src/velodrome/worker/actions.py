@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.job.job import Job, Mesh
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.job.job import Job
 from velodrome.models.generators import preserved
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.errors import BadRequest
-from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators, of_process
 from velodrome.tasks.counts import Counts
 
