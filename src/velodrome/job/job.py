@@ -290,8 +290,8 @@ def field_taking(name: str, values: Iterable[Any]) -> str:
 
 def _in_own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, with each value in the field that it is meant for."""
-    others = {option.also for option in options().values()} & given.keys()
-    moved = {name: field for name in others if (field := field_taking(name, [given[name]])) != name}
+    others = [option.also for option in options().values() if option.also in given]
+    moved = {name: field for name in filter(None, others) if (field := field_taking(name, [given[name]])) != name}
     for name, field in moved.items():
         if given.get(field) not in (None, given[name]):
             raise ValueError(f"{flag(name)} {given[name]} and {flag(field)} {given[field]}: choose one")
