@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.judge.affordable import as_option
 from velodrome.judge.compare import Row
+from velodrome.judge.conditions import cores_of
 from velodrome.judge.decide import MOST_MORE
-from velodrome.judge.estimate import in_words
-from velodrome.judge.hosts import cores_of
+from velodrome.judge.phrases import as_option, in_words
 from velodrome.judge.question import Candidate, Question
 
 #: Repetitions for which there is time where it is not known how many are needed.

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from velodrome.job.script import divided_batch, fields_in
-from velodrome.judge.background_load import slowdown
 from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
-from velodrome.judge.lead import in_list
+from velodrome.judge.conditions import slowdown
 from velodrome.judge.measures import THROUGHPUT, Result
+from velodrome.judge.phrases import in_list
 from velodrome.judge.statistics import Ratio
 
 #: A smaller change of a machine's speed is not worth a word.
@@ -115,12 +115,6 @@ def late_note(rows: Sequence[Row]) -> str:
 
 def _started(result: Result) -> float:
     return float(result.get("started") or -math.inf)
-
-
-def as_sentence(reason: str) -> str:
-    """A reason with its capital, unless it begins with the name of a configuration, and with its full stop."""
-    first = reason.split(" ", 1)[0]
-    return f"{reason if '/' in first else reason[0].upper() + reason[1:]}."
 
 
 def drift_note(rates: Sequence[float]) -> str:

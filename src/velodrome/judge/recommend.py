@@ -11,11 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from velodrome.judge.advice import Commands
-from velodrome.judge.background_load import foreign_note
 from velodrome.judge.caveats import (
     KEEP_BATCH,
     OTHER_SEEDS,
-    as_sentence,
     configurations_of,
     crashes,
     doubts,
@@ -27,19 +25,18 @@ from velodrome.judge.caveats import (
     updates_note,
 )
 from velodrome.judge.compare import Row
+from velodrome.judge.conditions import data_note, load_note
 from velodrome.judge.configuration import names_of
-from velodrome.judge.data_versions import data_note
-from velodrome.judge.lead import in_list
 from velodrome.judge.objective import ask
-from velodrome.judge.question import Price, Question
+from velodrome.judge.phrases import as_sentence, in_list
+from velodrome.judge.question import Price, Question, Tolerances
 from velodrome.judge.reliability import misses_note
-from velodrome.judge.tolerances import Margins
 from velodrome.judge.verdict import Recommendation, decide_verdict
 
 
 def recommend(
     rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
-    failed: int = 0, margins: Margins = Margins(),  # noqa: B008 - frozen
+    failed: int = 0, margins: Tolerances = Tolerances(),  # noqa: B008 - frozen
     crashed: Mapping[str, int] = MappingProxyType({}), commands: Commands = Commands(),  # noqa: B008 - frozen
 ) -> Recommendation:
     """Answer for rows compared with the same target.
@@ -55,7 +52,7 @@ def recommend(
 
 
 def _answer(
-    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, failed: int, margins: Margins,
+    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, failed: int, margins: Tolerances,
     crashed: Mapping[str, int], commands: Commands,
 ) -> Recommendation:
     counts = configurations_of(rows, crashed, target)
@@ -160,7 +157,7 @@ def _other_means(question: Question, found: Recommendation) -> str:
 
 
 def _load(rows: Sequence[Row]) -> str:
-    return foreign_note([result for row in rows for result in row.results])
+    return load_note([result for row in rows for result in row.results])
 
 
 def _twins(twins: Mapping[str, str]) -> str:

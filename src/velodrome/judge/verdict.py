@@ -11,7 +11,7 @@ from velodrome.judge.advice import Commands, Settling, against_what, more_worker
 from velodrome.judge.caveats import (
     crash_note,
 )
-from velodrome.judge.lead import Lead, in_list
+from velodrome.judge.phrases import Lead, in_list
 from velodrome.judge.question import Candidate, Question
 
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
