@@ -1,7 +1,6 @@
 """What all data sets share: progress, what is wrong with data, what verifying finds, and how much memory data may take.
 
-Names come from outside, so they are never printed as they are. Nothing here, nor in a data set's module, imports numpy
-before examples are asked for.
+Names come from outside, so they are never printed as they are.
 """
 
 from __future__ import annotations

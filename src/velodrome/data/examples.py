@@ -1,7 +1,7 @@
-"""Examples as training sees them: named columns of numbers, in three parts that never share an example.
+"""Examples as training sees them, in three parts that never share one: named columns of numbers, or a text.
 
-Features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one class each
-are a kind of their own (`ExampleSet.kind`), for which engines have a fast path.
+Columns have features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one
+class each have a fast path in engines (`ExampleSet.kind`). A text is a row of words.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -318,3 +319,34 @@ def implied_task(targets: Iterable[ArrayField]) -> str:
     if any(not column.is_whole for column in fields):
         return "regression"
     return "classification" if len(fields) == 1 and not fields[0].shape else "multi-label"
+
+
+#: Words that are read at a time for a fingerprint.
+_WORDS_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """Each part is one long row of places in `vocabulary`; every line ends with the place of `<eos>`."""
+
+    name: str
+    train: NDArray[np.int32]
+    validation: NDArray[np.int32]
+    test: NDArray[np.int32]
+    vocabulary: list[str]
+    #: What was left out or changed on the way, as sentences for the reader of a run.
+    notes: tuple[str, ...] = ()
+    #: As in `ExampleSet`; a text has none of the last two.
+    kind: ClassVar[Literal["text"]] = "text"
+    caveats: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def identity(self) -> dict[str, Any]:
+        """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
+        counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
+        content = hashlib.blake2b(json.dumps(counts).encode(), digest_size=8)
+        content.update("\n".join(self.vocabulary).encode())
+        for part in (self.train, self.validation, self.test):
+            for first in range(0, len(part), _WORDS_AT_ONCE):
+                content.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
+        return {**counts, "fingerprint": content.hexdigest()}

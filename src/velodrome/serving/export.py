@@ -18,8 +18,7 @@ from velodrome.job.resolve import alone
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
 from velodrome.run.dry_run import finished_result, job_of_saved_model, rehearse
 from velodrome.run.store import RunFolder
-from velodrome.serving.model import Array, LoadedModel, is_exported
-from velodrome.serving.sessions import runtime
+from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
 from velodrome.variables import EXPORT
 
 

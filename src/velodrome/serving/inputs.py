@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.images.decode import TooManyPixels, Unreadable, decode
+from velodrome.data.pictures import TooManyPixels, Unreadable, decode
 from velodrome.data.tables.encoding import Encoding, encode_row
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served

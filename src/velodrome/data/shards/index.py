@@ -11,16 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Progress
+from velodrome.data.examples import ChannelStatistics
 from velodrome.data.storage.store import Store
 from velodrome.files import sha256_of
 from velodrome.printable import LONGEST_LINE, shown
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ChannelStatistics
 
 INDEX = "index.json"
 SCHEMA = 1
@@ -172,8 +170,6 @@ def parse_index(fields: dict[str, Any]) -> Index:
 
 def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
     """Mean and standard deviation per channel; sets of earlier versions have none."""
-    from velodrome.data.examples import ChannelStatistics
-
     if fields is None:
         return None
     rows = [tuple(float(number) for number in fields[name]) for name in ("mean", "deviation")]

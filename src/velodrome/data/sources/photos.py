@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 
 from velodrome.data.base import BadData, Faults
 from velodrome.data.delimited import check_columns, columns, read_rows
-from velodrome.data.images.photos import Listing, PhotoSet
-from velodrome.data.own.names import PathFormat, follows_links
+from velodrome.data.photos import Listing, PhotoSet
+from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
 from velodrome.data.storage.trees import File, FolderTree, Tree, tree_of
 from velodrome.errors import BadRequest
@@ -27,7 +27,7 @@ from velodrome.printable import shown
 
 def list_folders(tree: Tree) -> Listing:
     """Every image by the folder it is in; what is no image by its name is not looked at."""
-    from velodrome.data.images.decode import ENDINGS
+    from velodrome.data.pictures import ENDINGS
 
     parts = _parts_of(tree)
     depth = 2 if parts else 1

@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.data.base import BadData, Faults, Progress
-from velodrome.data.own.names import PathFormat
-from velodrome.data.source import CachedSource, Description, file_key, notes_of
+from velodrome.data.examples import TARGET, ArrayField, ExampleSet
+from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import sizes_of
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ArrayField, ExampleSet
-    from velodrome.data.tables.files import Request
+from velodrome.data.tables.encoding import FEATURES, INDICES
+from velodrome.data.tables.files import Request, request_of
+from velodrome.data.tables.make import load, make
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")
@@ -33,8 +32,6 @@ class TableSet(CachedSource):
 
     @cached_property
     def request(self) -> Request:
-        from velodrome.data.tables.files import request_of
-
         return request_of(self.name, self.path, dict(self.options))
 
     @property
@@ -67,14 +64,10 @@ class TableSet(CachedSource):
         return str(self.decoded().about["task"])
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        from velodrome.data.tables.make import load
-
         kept = self.decoded()
         return load(self.name, kept, notes_of(kept.about), seed, validation)
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        from velodrome.data.tables.make import make
-
         size = self.path.stat().st_size
 
         def advance(share: float) -> None:
@@ -97,9 +90,6 @@ def _classes(about: dict[str, Any]) -> int | None:
 
 def _fields(about: dict[str, Any]) -> tuple[tuple[ArrayField, ...], tuple[ArrayField, ...]]:
     """Inputs and targets as loading makes them."""
-    from velodrome.data.examples import TARGET, ArrayField
-    from velodrome.data.tables.encoding import FEATURES, INDICES
-
     indexed = [column for column in about["features"] if column["categories"] is not None and about["how"] == "index"]
     width = sum(
         1 if column["categories"] is None else len(column["categories"]) for column in about["features"]

@@ -23,8 +23,9 @@ from velodrome.data.split import (
     large_enough,
     looks_like_parts,
     overlooked_note,
+    row_fingerprints,
+    with_split_warnings,
 )
-from velodrome.data.split_warnings import row_fingerprints, with_split_warnings
 from velodrome.data.tables.columns import Categories, Column, Numbers, Table, Targets, decide, listed
 from velodrome.data.tables.encoding import Encoding, Indexed, Scaled, fit
 from velodrome.data.tables.files import Request

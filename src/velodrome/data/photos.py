@@ -13,19 +13,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of, unused_validation
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    divide,
+    fingerprints_of_files,
+    large_enough,
+    sizes_of,
+    unused_validation,
+    with_split_warnings,
+)
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExamplePart, ExampleSet
-    from velodrome.data.images.decode import Look
+    from velodrome.data.pictures import Look
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -74,9 +84,6 @@ class CachedImageSet(CachedSource):
         return self._loaded(seed, validation, _mapped_part)
 
     def _loaded(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
-        from velodrome.data.examples import image_set
-        from velodrome.data.split_warnings import with_split_warnings
-
         kept = self.decoded()
         names = ("images", "labels", "parts", "rows", "fingerprints")
         images, labels, parts, rows, prints = (kept.array(name) for name in names)
@@ -103,10 +110,6 @@ class CachedImageSet(CachedSource):
 def _part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> ExamplePart:
-    import numpy as np
-
-    from velodrome.data.examples import image_part
-
     where = rows[chosen]
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
@@ -140,10 +143,6 @@ class ChosenRows:
 def _mapped_part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> ExamplePart:
-    import numpy as np
-
-    from velodrome.data.examples import image_part
-
     some = ChosenRows(images, rows[chosen])
     return image_part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
@@ -157,10 +156,6 @@ def write_arrays(
 
     Classes with too few training examples are a fault; what there is of them elsewhere is left out.
     """
-    import numpy as np
-
-    from velodrome.data.split_warnings import fingerprints_of_files
-
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)
     kept = trained[label]
@@ -228,7 +223,7 @@ class PhotoSet(CachedImageSet):
         )
 
     def count(self) -> Counted:
-        from velodrome.data.images.decode import Look, look_at_all
+        from velodrome.data.pictures import Look, look_at_all
 
         listing = self.lister()
         step = max(1, len(listing.files) // _SAMPLE)
@@ -243,9 +238,7 @@ class PhotoSet(CachedImageSet):
         )
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        import numpy as np
-
-        from velodrome.data.images.decode import decode_all
+        from velodrome.data.pictures import decode_all
 
         listing = self.lister()
         faults.take(listing.faults)
@@ -285,7 +278,7 @@ class PhotoSet(CachedImageSet):
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
     ) -> tuple[list[int], tuple[int, int, int]]:
         """Places of the files worth decoding, and the shape all shall have."""
-        from velodrome.data.images.decode import Look, look_at_all
+        from velodrome.data.pictures import Look, look_at_all
 
         if self.size and self.channels:
             return list(range(len(listing.files))), self._form(())
