@@ -33,16 +33,16 @@ class Description:
 
     name: str
     title: str
-    licence: str
-    homepage: str
+    licence: str = "your own"
+    homepage: str = ""
     #: Examples; of a text, its words with one `<eos>` a line.
-    train: int | None
-    validation: int | None
-    test: int | None
+    train: int | None = None
+    validation: int | None = None
+    test: int | None = None
     #: Of images, height, width, channels; of arrays, the shape of the only input; None for a text.
-    input_shape: tuple[int, ...] | None
+    input_shape: tuple[int, ...] | None = None
     #: Of a text, the words of its vocabulary; of a matrix of labels, its columns.
-    classes: int | None
+    classes: int | None = None
     kind: Literal["images", "text", "arrays"] = "images"
     #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
     bytes: int | None = None

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.sources.text import EOS, UNKNOWN
-from velodrome.data.tables.encoding import Scaled
 from velodrome.models.served import MOST_OF_BATCH, Served
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
@@ -90,10 +89,11 @@ def _largest(row: list[float], top: int) -> list[int]:
 
 def _in_units(about: Served, scores: Array) -> Array:
     """Predicted numbers in the units of the data: a target that was standardised is brought back."""
-    scaled = [column for column in about.encoding.targets if isinstance(column, Scaled)] if about.encoding else []
+    targets = about.encoding.targets if about.encoding else ()
+    scaled = [target for target in targets if target.how == "scale"]
     numbers: Array = scores.astype(np.float64)
     if len(scaled) == numbers.shape[1]:
-        numbers = numbers * [one.deviation for one in scaled] + [one.mean for one in scaled]
+        numbers = numbers * [target.deviation for target in scaled] + [target.mean for target in scaled]
     return numbers
 
 
