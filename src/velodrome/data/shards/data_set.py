@@ -156,12 +156,12 @@ class ShardSet:
     def verify_kept(self) -> list[Checked]:
         """What the cache holds of this set: fetched files, and the arrays that were decoded from any of its files."""
         arrays = [checked for source in cache.sources(self._prefix) for checked in cache.verify(source)]
-        return [*check_fetched(self.every_file(), self._fetched), *arrays]
+        return [*check_fetched(self.index.every_file, self._fetched), *arrays]
 
     def forget_damaged(self) -> None:
         """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded again."""
         if self.store.folder is None:
-            drop_damaged(self.every_file(), self._fetched)
+            drop_damaged(self.index.every_file, self._fetched)
         for source in cache.sources(self._prefix):
             if any(checked.state != "ok" for checked in cache.verify(source)):
                 cache.forget(source)
@@ -169,9 +169,6 @@ class ShardSet:
     @property
     def _prefix(self) -> str:
         return f"shards {self.store.url} "
-
-    def every_file(self) -> list[ShardFile]:
-        return [file for files in self.index.parts.values() for file in files]
 
     def splits(
         self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
@@ -231,15 +228,14 @@ def _budget() -> int:
 
 def _check_sizes(store: Store, index: Index) -> None:
     sizes = {file.name: file.bytes for file in store.list()}
-    for files in index.parts.values():
-        for file in files:
-            if file.name not in sizes:
-                raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
-            if sizes[file.name] != file.bytes:
-                raise DataError(
-                    f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
-                    "write the set again"
-                )
+    for file in index.every_file:
+        if file.name not in sizes:
+            raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
+        if sizes[file.name] != file.bytes:
+            raise DataError(
+                f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
+                "write the set again"
+            )
 
 
 @dataclass(frozen=True)

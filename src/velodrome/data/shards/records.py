@@ -242,9 +242,8 @@ _RECORDS, _BYTES = 1024, 16 << 20
 
 def check_set(store: Store, index: Index) -> list[Checked]:
     """Every file of a set, and what lies beside them and would be read with them or was left half written."""
-    every = [file for parts in index.parts.values() for file in parts]
-    checked = [_check_file(store, index, file) for file in every]
-    for name in strays(store, (file.name for file in every)):
+    checked = [_check_file(store, index, file) for file in index.every_file]
+    for name in strays(store, (file.name for file in index.every_file)):
         checked.append(
             _wrong(store, name, "stray", "it is not in the index, and reading *.tfrecord reads it: remove it")
         )

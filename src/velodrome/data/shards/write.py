@@ -144,7 +144,7 @@ def _old_files(store: Store, force: bool) -> set[str]:
 
 
 def _files_of(index: Index) -> set[str]:
-    return {file.name for files in index.parts.values() for file in files}
+    return {file.name for file in index.every_file}
 
 
 def _names(name: str, counts: dict[PartName, int], old: set[str]) -> dict[PartName, list[str]]:
@@ -196,7 +196,8 @@ def _write_part(
             examples[k] += len(labels[k::count])
             advance((first * each) + images.nbytes * (k + 1) // count)
     return tuple(
-        ShardFile(name, examples[k], sizes[k], sums[k].hexdigest()) for k, name in enumerate(names)
+        ShardFile(name=name, examples=examples[k], bytes=sizes[k], sha256=sums[k].hexdigest())
+        for k, name in enumerate(names)
     )
 
 
