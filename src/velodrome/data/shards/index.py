@@ -58,7 +58,6 @@ class ShardFile(_Stored):
 class Index(_Stored):
     """What is known of a set without opening its files. Everything is checked: files of others are named in it."""
 
-    format: Literal[1] = Field(SCHEMA, alias="schema")
     name: str
     title: str
     licence: str
@@ -116,9 +115,8 @@ class Index(_Stored):
         return hashlib.sha256(self.as_json().encode()).hexdigest()
 
     def as_json(self) -> str:
-        fields = self.model_dump(by_alias=True)
-        return json.dumps({name: value for name, value in fields.items() if value or name not in _OPTIONAL},
-                          indent=2) + "\n"
+        fields = {name: value for name, value in self.model_dump().items() if value or name not in _OPTIONAL}
+        return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
 def file_name(name: str, part: PartName, number: int, count: int, generation: int = 1) -> str:
@@ -153,7 +151,11 @@ def read_index(store: Store) -> Index:
     if size > _LARGEST_INDEX:
         raise DataError(f"{where!r} has {size:,} bytes, too many for an index of shards")
     try:
-        return Index.model_validate(json.loads(store.read(INDEX, length=_LARGEST_INDEX)))
+        fields = json.loads(store.read(INDEX, length=_LARGEST_INDEX))
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {shown(repr(schema))}, and this version of Velodrome reads {SCHEMA}")
+        return Index.model_validate(fields)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where!r} is not a usable index of shards: {_reason(error)}") from None
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from velodrome import files
 from velodrome.data.base import Checked, DataError
 from velodrome.data.shards import tfrecord
-from velodrome.data.shards.index import ENCODINGS, Index, ShardFile, strays
+from velodrome.data.shards.index import ENCODINGS, Encoding, Index, ShardFile, strays
 from velodrome.data.shards.tfrecord import Block, read_block
 from velodrome.data.storage.store import Store
 from velodrome.errors import BadRequest
@@ -41,12 +41,14 @@ _SIZES = ("height", "width", "channels")
 _JPEG_QUALITY = 95
 
 
-def check_encoding(encoding: str, shape: Shape) -> None:
-    """Refuse an unknown encoding, or one that cannot hold such images."""
-    if encoding not in ENCODINGS:
+def check_encoding(encoding: str, shape: Shape) -> Encoding:
+    """The encoding of a name; refused if it is unknown, or cannot hold such images."""
+    chosen = next((known for known in ENCODINGS if known == encoding), None)
+    if chosen is None:
         raise BadRequest(f"--encoding {encoding!r}: choose one of {', '.join(ENCODINGS)}")
     if encoding != "raw" and shape[2] not in _MODES[encoding]:
         raise BadRequest(f"--encoding {encoding!r}: it holds no images with {shape[2]} channels; choose raw")
+    return chosen
 
 
 def to_records(images: Images, labels: Labels, encoding: str) -> bytes:

@@ -80,7 +80,8 @@ def _write(
             each.upload()
         index = Index(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
-            classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
+            classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape,
+            encoding=check_encoding(encoding, splits.input_shape),
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
