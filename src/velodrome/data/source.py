@@ -178,7 +178,7 @@ class CachedSource(Source):
         def make(folder: Path) -> dict[str, Any]:
             faults = Faults()
             about = self.make(folder, faults, progress)
-            return {**about, "faults": [fault.as_json() for fault in faults.found()]}
+            return {**about, "faults": [fault.as_json() for fault in faults.all()]}
 
         kept = cache.keep(self.source, self.key(), make)
         if self.bad_data == "fail":
@@ -214,7 +214,7 @@ def _faults(about: dict[str, Any]) -> list[Fault]:
     return [Fault.from_json(fields) for fields in about["faults"]]
 
 
-def check_room(name: str, needed: int, what: str, way_out: str = "free some space") -> None:
+def check_room(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
     """Refuse what would not fit on the disk of the cache once it is decoded."""
     home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)
@@ -222,7 +222,7 @@ def check_room(name: str, needed: int, what: str, way_out: str = "free some spac
     if needed > 0.9 * free:
         raise BadRequest(
             f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
-            f"{way_out}"
+            f"{how_to_fix}"
         )
 
 

@@ -143,9 +143,9 @@ def looks_like_parts(words: Collection[str]) -> bool:
     return None not in parts and len(parts) > 1
 
 
-def overlooked_note(column: str, used_as: str, way_out: str) -> str:
+def overlooked_note(column: str, used_as: str, option: str) -> str:
     """The sentence about a column that seems to divide the rows, although its name does not say so."""
-    return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {way_out} divides them by it"
+    return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {option} divides them by it"
 
 
 Fingerprints = NDArray[np.uint64]

@@ -75,14 +75,14 @@ class Session:
         options, running = self._options(), _watch()
         running[options] = time.monotonic() + CALL_SECONDS
         try:
-            found: list[Any] = self._graph.run(None, fed, options)
+            outputs: list[Any] = self._graph.run(None, fed, options)
         except Exception:
             if options.terminate:
                 raise TooLong(f"it took more than {CALL_SECONDS:g} s") from None
             raise
         finally:
             del running[options]
-        return found
+        return outputs
 
 
 @cache
@@ -153,7 +153,7 @@ class LoadedModel:
         except (OSError, ValueError) as error:
             raise _unfit(folder / SERVED, name, error) from None
         self._session = Session(folder / ONNX, threads)
-        self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.inputs}
+        self._types = {spec.name: _TYPES.get(spec.type, "float32") for spec in self._session.inputs}
         try:
             _check_graph(self.about, self._session)
         except ValueError as error:
@@ -181,15 +181,15 @@ class LoadedModel:
 
     def _computed(self, fed: Mapping[str, Array]) -> list[Array]:
         try:
-            found: list[Array] = self._session.run(fed)
+            outputs: list[Array] = self._session.run(fed)
         except Exception as error:  # those of the runtime have no common class
             raise BadInput(f"the model of {self.name!r} cannot compute this: {first_line(error)}") from None
         count = len(next(iter(fed.values())))
         least = {"language-model": 3, "classification": 2}.get(self.about.task, 1)
-        first = np.asarray(found[0])
+        first = np.asarray(outputs[0])
         if first.dtype.kind not in "fiub" or first.ndim < least or len(first) != count:
             raise BadInput(f"the model of {self.name!r} does not return a row of numbers for each example")
-        return found
+        return outputs
 
     def seconds_of_one(self) -> float:
         """How long one example of zeros takes; nothing where the graph has a state, which is read word by word."""
@@ -197,7 +197,7 @@ class LoadedModel:
             return 0.0
         seconds = []
         try:
-            zeros = {one.name: np.zeros((1, *one.shape), one.dtype) for one in self.about.inputs}
+            zeros = {spec.name: np.zeros((1, *spec.shape), spec.dtype) for spec in self.about.inputs}
             for _ in range(2):  # the first call also sets up
                 began = time.perf_counter()
                 self.scores(zeros)
@@ -219,10 +219,10 @@ class LoadedModel:
     @property
     def image_input(self) -> tuple[int, int, int] | None:
         """Height, width and channels of a model that takes one image."""
-        one = self.about.inputs[0]
-        if len(self.about.inputs) != 1 or not one.image:
+        only = self.about.inputs[0]
+        if len(self.about.inputs) != 1 or not only.image:
             return None
-        height, width, channels = one.shape
+        height, width, channels = only.shape
         return height, width, channels
 
 
@@ -252,9 +252,9 @@ def _unfit(file: Path, name: str, error: Exception) -> BadRequest:
 
 def _check_graph(about: Served, session: Session) -> None:
     """Refuse a description of another graph, as far as the graph says what it takes and returns."""
-    taken = {one.name: one.shape for one in session.inputs}
-    named = {one.name: one.shape for one in about.inputs}
-    if taken.keys() != named.keys() | {one.name for one in about.state}:
+    taken = {spec.name: spec.shape for spec in session.inputs}
+    named = {spec.name: spec.shape for spec in about.inputs}
+    if taken.keys() != named.keys() | {spec.name for spec in about.state}:
         raise ValueError(f"the graph takes {', '.join(map(shown, taken)) or 'nothing'}, and not {', '.join(named)}")
     for name, shape in named.items():
         fixed = taken[name][1:]
@@ -273,7 +273,7 @@ def _check_graph(about: Served, session: Session) -> None:
 
 def _fit(about: Served, stored: Mapping[str, NpzArray]) -> bool:
     """Whether arrays are examples of this model, and not many."""
-    inputs = {f"in:{one.name}": one.shape for one in about.inputs}
+    inputs = {f"in:{spec.name}": spec.shape for spec in about.inputs}
     if not inputs.keys() <= stored.keys() or sum(array.nbytes for array in stored.values()) > _LARGEST_EXAMPLES:
         return False
     shapes = {name: array.shape for name, array in stored.items()}

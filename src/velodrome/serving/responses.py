@@ -38,8 +38,8 @@ def numbers_of(about: Served, scores: Array) -> Array:
         return probabilities_of(about, scores)
     flat = scores.reshape(len(scores), -1)
     if about.task == "binary":
-        found = _sigmoid(about, flat)[:, :1]
-        return np.concatenate([1 - found, found], 1)
+        yes = _sigmoid(about, flat)[:, :1]
+        return np.concatenate([1 - yes, yes], 1)
     if about.task == "multi-label":
         return _sigmoid(about, flat)
     return _in_units(about, flat)
@@ -64,16 +64,16 @@ def probabilities_of(about: Served, scores: Array) -> Array:
         shares: Array = numbers / np.maximum(numbers.sum(1, keepdims=True), 1e-12)
         return shares
     raised = np.exp(numbers - numbers.max(1, keepdims=True))
-    found: Array = raised / raised.sum(1, keepdims=True)
-    return found
+    probabilities: Array = raised / raised.sum(1, keepdims=True)
+    return probabilities
 
 
 def _sigmoid(about: Served, scores: Array) -> Array:
     numbers = scores.astype(np.float64)
     if about.outputs in ("sigmoid", "probabilities", "softmax"):
         return numbers
-    found: Array = 0.5 * (1 + np.tanh(0.5 * numbers))
-    return found
+    probabilities: Array = 0.5 * (1 + np.tanh(0.5 * numbers))
+    return probabilities
 
 
 def _largest(row: list[float], top: int) -> list[int]:
@@ -83,8 +83,8 @@ def _largest(row: list[float], top: int) -> list[int]:
         return sorted(range(width), key=row.__getitem__, reverse=True)[:top]
     numbers = np.asarray(row)
     best = np.sort(np.argpartition(-numbers, top)[:top])  # equal ones in the order of the classes
-    found: list[int] = best[np.argsort(-numbers[best], kind="stable")].tolist()
-    return found
+    places: list[int] = best[np.argsort(-numbers[best], kind="stable")].tolist()
+    return places
 
 
 def _in_units(about: Served, scores: Array) -> Array:
@@ -154,8 +154,8 @@ class Reader:
     def __init__(self, model: LoadedModel) -> None:
         self._model, about = model, model.about
         self._words: list[int] = []
-        self._state = {one.name: np.zeros([1 if axis < 0 else axis for axis in one.shape], np.float32)
-                       for one in about.state}
+        self._state = {state.name: np.zeros([1 if axis < 0 else axis for axis in state.shape], np.float32)
+                       for state in about.state}
         self._places = {word: place for place, word in enumerate(about.vocabulary)}
         self._probabilities: Array | None = None
 
@@ -255,49 +255,50 @@ class Batcher:
         if len(self._waiting) >= MOST_WAITING:
             raise BadInput("too many requests are waiting: try again in a moment", 503)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[list[float]] = loop.create_future()
-        self._waiting.append((inputs, answer))
+        response: asyncio.Future[list[float]] = loop.create_future()
+        self._waiting.append((inputs, response))
         if self._free:
             self._free -= 1
             task = loop.create_task(self._work())
             self._running.add(task)  # the loop itself holds tasks weakly
             task.add_done_callback(self._running.discard)
-        return await answer
+        return await response
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             while self._waiting:
-                some: list[_Waiting] = []
-                while self._waiting and len(some) < MOST_TOGETHER:
-                    one = self._waiting.popleft()
-                    if not one[1].done():  # who gave up needs none
-                        some.append(one)
-                if some:
-                    await self._answer(loop, some)
+                requests: list[_Waiting] = []
+                while self._waiting and len(requests) < MOST_TOGETHER:
+                    request = self._waiting.popleft()
+                    if not request[1].done():  # who gave up needs none
+                        requests.append(request)
+                if requests:
+                    await self._respond(loop, requests)
         finally:
             self._free += 1
 
-    async def _answer(self, loop: asyncio.AbstractEventLoop, some: Sequence[_Waiting]) -> None:
+    async def _respond(self, loop: asyncio.AbstractEventLoop, requests: Sequence[_Waiting]) -> None:
         try:
-            found = await loop.run_in_executor(self._executor, self._computed, [inputs for inputs, _ in some])
+            rows = await loop.run_in_executor(self._executor, self._computed, [inputs for inputs, _ in requests])
         except Exception as error:  # of the runtime: each request gets it
-            for _, answer in some:
-                if not answer.done():
-                    answer.set_exception(error)
+            for _, response in requests:
+                if not response.done():
+                    response.set_exception(error)
             return
-        for (_, answer), row in zip(some, found, strict=True):
-            if answer.done():
+        for (_, response), row in zip(requests, rows, strict=True):
+            if response.done():
                 continue
             if row is None:
-                answer.set_exception(BadInput(NOT_FINITE))
+                response.set_exception(BadInput(NOT_FINITE))
             else:
-                answer.set_result(row)
+                response.set_result(row)
 
     def _computed(self, examples: Sequence[Mapping[str, Array]]) -> list[list[float] | None]:
         """For each example its numbers, or None if some are not finite."""
-        joined = {name: np.concatenate([one[name] for one in examples]) for name in examples[0]} \
-            if len(examples) > 1 else examples[0]
+        joined = examples[0]
+        if len(examples) > 1:
+            joined = {name: np.concatenate([example[name] for example in examples]) for name in joined}
         with np.errstate(invalid="ignore"):
             numbers = numbers_of(self._model.about, self._model.scores(joined))
         finite: list[bool] = np.logical_and.reduce(np.isfinite(numbers), axis=1).tolist()

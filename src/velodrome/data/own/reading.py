@@ -76,8 +76,8 @@ def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[A
     if array.dtype.kind == "S" and words:
         array = np.char.decode(array, "utf-8")
     if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
-        way_out = "; turn text into numbers first" if array.dtype.kind in "US" else ""
-        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{way_out}")
+        hint = "; turn text into numbers first" if array.dtype.kind in "US" else ""
+        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{hint}")
     return array
 
 

@@ -88,9 +88,9 @@ class FunctionSet(Source):
 
         examples = read(self.name, kind, parts, begin, faults)
         if self.bad_data == "fail":
-            refuse(self.name, faults.found())
+            refuse(self.name, faults.all())
         examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
-        return divided(self.name, examples, seed, validation, (*summaries(faults.found()), *examples.notes))
+        return divided(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
 
 
 def _check_memory(name: str, count: int, noun: str, needed: int) -> None:

@@ -243,7 +243,7 @@ def list_products(label: str) -> Listing:
     return Listing(
         tree=images, files=[picture for picture, _ in kept], labels=[mark for _, mark in kept],
         parts=[TRAIN] * len(kept), class_names=names,
-        notes=tuple(f"{flaw}: {flaw.remedy}" for flaw in flaws.found()),
+        notes=tuple(f"{flaw}: {flaw.remedy}" for flaw in flaws.all()),
     )
 
 

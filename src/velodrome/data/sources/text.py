@@ -84,7 +84,7 @@ class TextFolder(CachedSource):
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
         lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
-            why = f": {'; '.join(map(str, _faults_of(lost).found()))}" if lost else ""
+            why = f": {'; '.join(map(str, _faults_of(lost).all()))}" if lost else ""
             raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
         return tree, files, lost
 
@@ -111,7 +111,7 @@ class TextFolder(CachedSource):
         notes = list[str]()
         lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
-            refuse(self.name, faults.found())  # nothing is kept that a repair which changes no file would not renew
+            refuse(self.name, faults.all())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
             raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
@@ -125,7 +125,7 @@ class TextFolder(CachedSource):
     def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
         tree, files, lost = self._files()
-        faults.take(_faults_of(lost).found())
+        faults.take(_faults_of(lost).all())
         total, done = sum(file.bytes for file in files), 0
         if total * _SWELL > (free := process_memory()):
             raise BadRequest(
