@@ -223,14 +223,13 @@ class PhotoSet(CachedImageSet):
         )
 
     def count(self) -> Counted:
-        from velodrome.data.pictures import Look, look_at_all
+        from velodrome.data.pictures import look_at_all
 
         listing = self.lister()
         step = max(1, len(listing.files) // _SAMPLE)
         chosen = self.size and self.channels
-        looks = [] if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)
-        seen = [look for look in looks if isinstance(look, Look)]
-        shape = self._form(seen) if seen or chosen else None
+        looks = {} if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)[0]
+        shape = self._form(looks.values()) if looks or chosen else None
         sizes = Counter(listing.parts)
         return Counted(
             (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
@@ -278,21 +277,17 @@ class PhotoSet(CachedImageSet):
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
     ) -> tuple[list[int], tuple[int, int, int]]:
         """Places of the files worth decoding, and the shape all shall have."""
-        from velodrome.data.pictures import Look, look_at_all
+        from velodrome.data.pictures import look_at_all
 
         if self.size and self.channels:
             return list(range(len(listing.files))), self._form(())
-        looks = look_at_all(listing.tree, listing.files, advance)
-        seen: dict[int, Look] = {}
-        for place, header in enumerate(looks):
-            if isinstance(header, Look):
-                seen[place] = header
-            else:
-                faults.add("images that cannot be read", listing.files[place].name, header)
-        if not seen:
+        looks, failed = look_at_all(listing.tree, listing.files, advance)
+        for place, reason in failed.items():
+            faults.add("images that cannot be read", listing.files[place].name, reason)
+        if not looks:
             raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
-        height, width, channels = self._form(seen.values())
-        for place, header in seen.items():
+        height, width, channels = self._form(looks.values())
+        for place, header in looks.items():
             name = listing.files[place].name
             if not self.size and (header.height, header.width) != (height, width):
                 faults.add(
@@ -304,7 +299,7 @@ class PhotoSet(CachedImageSet):
                     "grey images among colour ones (add ?channels=3 to the name to ask for colour)", name,
                     remedy="turned into colour",
                 )
-        return list(seen), (height, width, channels)
+        return list(looks), (height, width, channels)
 
     def _form(self, looks: Collection[Look]) -> tuple[int, int, int]:
         """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has

@@ -148,21 +148,18 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def look_at_all(tree: Tree, files: Sequence[File], advance: Callable[[int], None]) -> list[Look | str]:
-    """What every file's header says, or why it cannot be read."""
-    looks: list[Look | str] = [""] * len(files)
+def look_at_all(
+    tree: Tree, files: Sequence[File], advance: Callable[[int], None]
+) -> tuple[dict[int, Look], dict[int, str]]:
+    """What the headers say by the places of the files, and why some cannot be read."""
+    looks: dict[int, Look] = {}
 
     def look_at(place: int) -> None:
-        try:
-            with tree.open(files[place].name) as stream:
-                looks[place] = look(stream, files[place].bytes)
-        except Unreadable as error:
-            looks[place] = str(error)
-        except _NOT_OPENED as error:
-            looks[place] = _reason(error)
+        with tree.open(files[place].name) as stream:
+            looks[place] = look(stream, files[place].bytes)
 
-    _in_threads(look_at, files, advance)
-    return looks
+    failed = _each_in_threads(look_at, files, advance)
+    return dict(sorted(looks.items())), failed
 
 
 def decode_all(
@@ -170,26 +167,29 @@ def decode_all(
 ) -> dict[int, str]:
     """Decode every file into its row of `images`; return the rows that failed, with the reasons."""
     height, width, channels = images.shape[1:]
-    failed: dict[int, str] = {}
 
     def decode_into_row(place: int) -> None:
-        try:
-            with tree.open(files[place].name) as stream:
-                images[place] = decode(stream, files[place].bytes, height, width, channels)
-        except Unreadable as error:
-            failed[place] = str(error)
-        except _NOT_OPENED as error:
-            failed[place] = _reason(error)
+        with tree.open(files[place].name) as stream:
+            images[place] = decode(stream, files[place].bytes, height, width, channels)
 
-    _in_threads(decode_into_row, files, advance)
-    return dict(sorted(failed.items()))
+    return _each_in_threads(decode_into_row, files, advance)
 
 
-def _in_threads(work: Callable[[int], None], files: Sequence[File], advance: Callable[[int], None]) -> None:
+def _each_in_threads(
+    work: Callable[[int], None], files: Sequence[File], advance: Callable[[int], None]
+) -> dict[int, str]:
+    """Call `work` with the place of every file; the places of those that cannot be read, with the reasons."""
+    failed: dict[int, str] = {}
+
     def some(first: int) -> int:
         last = min(first + _CHUNK, len(files))
         for place in range(first, last):
-            work(place)
+            try:
+                work(place)
+            except Unreadable as error:
+                failed[place] = str(error)
+            except _NOT_OPENED as error:
+                failed[place] = _reason(error)
         return sum(file.bytes for file in files[first:last])
 
     pool = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None)
@@ -200,6 +200,7 @@ def _in_threads(work: Callable[[int], None], files: Sequence[File], advance: Cal
             advance(done)
     finally:
         pool.shutdown(cancel_futures=True)
+    return dict(sorted(failed.items()))
 
 
 #: Rows at most; of more classes the largest are drawn.

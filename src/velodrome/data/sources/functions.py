@@ -40,10 +40,7 @@ class FunctionSet(Source):
     bad_data: BadData
 
     def describe(self, validation: float) -> Description:
-        return Description(
-            name=self.name, title="your own function's data", licence="your own", homepage="", train=None,
-            validation=None, test=None, input_shape=None, classes=None,
-        )
+        return Description(self.name, "your own function's data")
 
     def prepare(self, progress: Progress | None) -> None:
         """See that the module is there; it is not imported, because that may run anything and take long."""
@@ -108,10 +105,7 @@ class ScriptData(Source):
     name: str
 
     def describe(self, validation: float) -> Description:
-        return Description(
-            self.name, "what the script reads", "", "", train=None, validation=None, test=None, input_shape=None,
-            classes=None,
-        )
+        return Description(self.name, "what the script reads", licence="")
 
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")

@@ -168,9 +168,9 @@ class NpzSet(CachedSource):
             names = tuple(kept.about["class_names"])
         train, validated, test = sizes_of(sizes, validation)  # type: ignore[arg-type]
         about = Description(
-            name=self.name, title="your own data", licence="your own", homepage="", kind=self._kind, train=train,
-            validation=validated, test=test, input_shape=shape, classes=len(names), class_names=names,
-            bytes=self.path.stat().st_size, notes=notes_of(kept.about) if kept else (),
+            name=self.name, title="your own data", kind=self._kind, train=train, validation=validated, test=test,
+            input_shape=shape, classes=len(names), class_names=names, bytes=self.path.stat().st_size,
+            notes=notes_of(kept.about) if kept else (),
         )
         if kept is None or self._kind == "images":
             return about

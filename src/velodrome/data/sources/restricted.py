@@ -49,7 +49,7 @@ class PennTreebank(PublishedFiles):
     def describe(self, validation: float) -> Description:
         return Description(
             name=self.name, title=self.title, kind="text", licence=self.licence, homepage=self.homepage,
-            train=929_589, validation=73_760, test=82_430, input_shape=None, classes=10_000,
+            train=929_589, validation=73_760, test=82_430, classes=10_000,
             bytes=sum(file.bytes for file in self.files),
         )
 
@@ -188,8 +188,8 @@ class Products(PhotoSet):
         if self.is_here():
             return super().describe(validation)
         return Description(
-            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=None, validation=None,
-            test=None, input_shape=(*SIZE, 3), classes=None,
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
+            input_shape=(*SIZE, 3),
         )
 
     def is_here(self) -> bool:

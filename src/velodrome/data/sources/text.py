@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -93,14 +93,13 @@ class TextFolder(CachedSource):
         return cache.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
-        kept = self.kept()
-        sizes = kept.about["sizes"] if kept else (None, None, None)
-        return Description(
-            name=self.name, title="your own text", licence="your own", homepage="", kind="text",
-            train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
-            classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
-            notes=notes_of(kept.about) if kept else (),
-        )
+        size = sum(file.bytes for file in self._files()[1])
+        about = Description(name=self.name, title="your own text", kind="text", bytes=size)
+        if (kept := self.kept()) is None:
+            return about
+        train, validated, test = kept.about["sizes"]
+        return replace(about, train=train, validation=validated, test=test, classes=len(kept.about["vocabulary"]),
+                       notes=notes_of(kept.about))
 
     def load_text(self) -> Text:
         kept = self.decoded()
