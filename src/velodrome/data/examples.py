@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
+from typing import IO, Any, ClassVar, Generic, Literal, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,18 @@ Number = TypeVar("Number", bound=np.generic)
 WINDOW = 128 << 20
 
 
+def is_mapped(array: object) -> TypeGuard[np.memmap[Any, Any]]:
+    """Whether an array is mapped from a file, so that reading its rows makes the process grow."""
+    return isinstance(array, np.memmap)
+
+
 class Gather(Generic[Number]):
     """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
 
     def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
         self._rows: NDArray[Number] = np.asarray(rows)
         self._stream: IO[bytes] | None = None
-        if isinstance(rows, np.memmap) and rows.nbytes > window and rows.flags.c_contiguous:
+        if is_mapped(rows) and rows.nbytes > window and rows.flags.c_contiguous:
             self._stream, self._start = _open_file(rows)
         self._numbers = int(np.prod(rows.shape[1:]))
         self._each = self._numbers * rows.dtype.itemsize
@@ -54,7 +59,7 @@ class Gather(Generic[Number]):
 def _open_file(rows: np.memmap[Any, Any]) -> tuple[IO[bytes], int]:
     """The file behind a mapped array, and where in it the array begins; a slice begins later than its file's array."""
     whole = rows
-    while isinstance(whole.base, np.memmap):
+    while is_mapped(whole.base):
         whole = whole.base
     if rows.filename is None:
         raise DataError("rows are mapped from no file that has a name")
@@ -127,7 +132,7 @@ class ExamplePart:
     @property
     def in_memory(self) -> bool:
         """Whether an engine may make tensors of the whole arrays; rows are read ahead of their use otherwise."""
-        return not any(isinstance(array, np.memmap) for array in self.inputs.values())
+        return not any(map(is_mapped, self.inputs.values()))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         """Inputs and targets of these examples, as copies; `epoch` is 0 in an evaluation."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.base import Faults
-from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather
+from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather, is_mapped
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text
@@ -97,7 +97,7 @@ def measure(images: NDArray[np.uint8]) -> ChannelStatistics:
     channels = images.shape[-1]
     counts = np.zeros((channels, _BRIGHTEST + 1), np.int64)
     length = max(1, _WINDOW // max(1, math.prod(images.shape[1:])))
-    gather = Gather(images) if isinstance(images, np.memmap) else None
+    gather = Gather(images) if is_mapped(images) else None
     for first in range(0, images.shape[0], length):
         last = min(first + length, images.shape[0])
         some = images[first:last] if gather is None else gather(np.arange(first, last, dtype=np.int64))

@@ -86,9 +86,9 @@ def _packed(image: Images, encoding: str) -> bytes:
 def from_records(block: Block, shape: Shape, encoding: str, where: str) -> tuple[Images, Labels]:
     """Images (count, height, width, channels) and labels of some records; what does not fit is named."""
     size = shape[0] * shape[1] * shape[2]
-    if encoding == "raw" and isinstance(block.records, np.ndarray):
+    if encoding == "raw" and block.rows is not None:
         try:
-            quick = tfrecord.decode_rows(block.records, "image", "label")
+            quick = tfrecord.decode_rows(block.rows, "image", "label")
         except tfrecord.NotAnExample:
             quick = None
         if quick is not None and quick[0].shape[1] == size:
