@@ -99,8 +99,7 @@ class ArrayField:
 class ExamplePart:
     """Some examples: row `i` of every array belongs to example `i`.
 
-    Numbers are float32 or float64, integers, booleans, or bytes (uint8) of pixels. Arrays may be mapped from files
-    (`np.memmap`).
+    Numbers are float32 or float64, integers, booleans, or bytes (uint8) of pixels; they may be mapped from files.
     """
 
     inputs: Named
@@ -132,11 +131,13 @@ class ExamplePart:
     @property
     def in_memory(self) -> bool:
         """Whether an engine may make tensors of the whole arrays; rows are read ahead of their use otherwise."""
-        return not any(map(is_mapped, self.inputs.values()))
+        return not self.computed and not any(map(is_mapped, self.inputs.values()))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         """Inputs and targets of these examples, as copies; `epoch` is 0 in an evaluation."""
-        return _rows(self.inputs, indices), _rows(self.targets, indices)
+        inputs, targets = ({name: np.asarray(array).take(indices, axis=0) for name, array in side.items()}
+                           for side in (self.inputs, self.targets))
+        return inputs, targets
 
     def reader(self) -> Read:
         """A function that gathers examples all through a training, without mapped files growing the process."""
@@ -164,10 +165,6 @@ class ComputedPart(ExamplePart):
     """A part that computes its rows when they are asked for: it overrides `__len__`, the fields and `gather`."""
 
     computed: ClassVar[bool] = True
-
-    @property
-    def in_memory(self) -> bool:
-        return False
 
     def reader(self) -> Read:
         return self.gather
@@ -314,10 +311,6 @@ def fields_of(arrays: Named) -> tuple[ArrayField, ...]:
     return tuple(ArrayField(name, tuple(array.shape[1:]), array.dtype.name) for name, array in arrays.items())
 
 
-def _rows(arrays: Named, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    return {name: np.asarray(array).take(indices, axis=0) for name, array in arrays.items()}
-
-
 def implied_task(targets: Iterable[ArrayField]) -> str:
     """The task that targets are for: fractions are predicted, whole numbers are classes, a matrix of them is labels."""
     fields = tuple(targets)
@@ -349,8 +342,7 @@ class Text:
     def identity(self) -> dict[str, Any]:
         """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
         counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
-        content = hashlib.blake2b(json.dumps(counts).encode(), digest_size=8)
-        content.update("\n".join(self.vocabulary).encode())
+        content = hashlib.blake2b((json.dumps(counts) + "\n".join(self.vocabulary)).encode(), digest_size=8)
         for part in (self.train, self.validation, self.test):
             for first in range(0, len(part), _WORDS_AT_ONCE):
                 content.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
