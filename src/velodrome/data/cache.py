@@ -20,11 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from velodrome import files
 from velodrome.data.base import Checked, DataError
+from velodrome.data.lazy_numpy import DTypeLike, NDArray, np
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0

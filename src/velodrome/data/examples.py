@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, ClassVar, Generic, Literal, TypeGuard, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, Any, ClassVar, Generic, Literal, TypeAlias, TypeGuard, TypeVar
 
 from velodrome.data.base import DataError
+from velodrome.data.lazy_numpy import NDArray, np
 
-Number = TypeVar("Number", bound=np.generic)
+Number = TypeVar("Number", bound="np.generic")
 
 #: Mapped files up to this size may come into the process whole.
 WINDOW = 128 << 20
@@ -66,11 +64,11 @@ def _open_file(rows: np.memmap[Any, Any]) -> tuple[IO[bytes], int]:
     return Path(rows.filename).open("rb"), rows.offset + rows.ctypes.data - whole.ctypes.data
 
 
-Named = Mapping[str, NDArray[Any]]
+Named: TypeAlias = "Mapping[str, NDArray[Any]]"
 #: Makes other targets from those of a part.
-Change = Callable[[Named], Named]
+Change: TypeAlias = Callable[[Named], Named]
 #: Returns the inputs and targets of the examples with these indices in an epoch, which is 0 in an evaluation.
-Read = Callable[[NDArray[np.int64], int], tuple[Named, Named]]
+Read: TypeAlias = "Callable[[NDArray[np.int64], int], tuple[Named, Named]]"
 
 #: Names of the only input and the only target, where the data does not name them.
 INPUT, TARGET = "x", "y"

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
 from velodrome.data.split import (
     TEST,

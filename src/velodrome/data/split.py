@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, Any, TypeAlias
 
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExampleSet
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -148,12 +146,12 @@ def overlooked_note(column: str, used_as: str, option: str) -> str:
     return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {option} divides them by it"
 
 
-Fingerprints = NDArray[np.uint64]
+Fingerprints: TypeAlias = "NDArray[np.uint64]"
 #: How many classes are named.
 _NAMED = 10
 #: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
 _MOSTLY_DIFFERENT = 0.5
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD = 0x9E3779B97F4A7C15
 
 
 def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
@@ -226,7 +224,7 @@ def _mostly_differ(prints: Fingerprints, noun: str) -> bool:
 def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
     """A fingerprint of all examples and targets that does not depend on their order or division."""
     every = np.concatenate(prints) ^ np.concatenate([_numbers_of(some) for some in targets])
-    mixed = (every ^ (every >> np.uint64(31))) * _ODD
+    mixed = (every ^ (every >> np.uint64(31))) * np.uint64(_ODD)
     mixed ^= mixed >> np.uint64(29)
     total = f"{len(every)} {int(np.add.reduce(mixed, dtype=np.uint64))}"
     return hashlib.blake2b(total.encode(), digest_size=8).hexdigest()
@@ -238,8 +236,8 @@ def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
     bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
     numbers = np.zeros(len(rows), np.uint64)
     for column in bits.T:
-        numbers = numbers * _ODD + column + np.uint64(1)
-    return numbers * _ODD
+        numbers = numbers * np.uint64(_ODD) + column + np.uint64(1)
+    return numbers * np.uint64(_ODD)
 
 
 def _overlaps(

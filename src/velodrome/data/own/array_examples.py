@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, TypeAlias
 
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExamplePart, ExampleSet
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
 from velodrome.data.split import Fingerprints, divide, large_enough, with_split_warnings
@@ -26,11 +24,11 @@ _WINDOW = 2 << 20
 _AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
 Kind = Literal["images", "arrays"]
 #: Takes the rows of an input from front to back.
-Take = Callable[[NDArray[Any]], object]
+Take: TypeAlias = "Callable[[NDArray[Any]], object]"
 #: Begins an input, from its name, shape and type.
-Begin = Callable[[str, tuple[int, ...], "np.dtype[Any]"], Take]
+Begin: TypeAlias = "Callable[[str, tuple[int, ...], np.dtype[Any]], Take]"
 #: Some rows of an input, by their numbers.
-Pick = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+Pick: TypeAlias = "Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]"
 
 
 @dataclass(frozen=True)

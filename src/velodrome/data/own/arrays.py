@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data.examples import INPUT, TARGET
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.pixels import HeldArray, RowArray
 from velodrome.data.split import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest

@@ -21,12 +21,10 @@ from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeAlias
 
 from velodrome.data.examples import DerivedPart, ExampleSet, Named
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
 
@@ -141,7 +139,7 @@ def users_function(option: str, name: str, arguments: int = 0) -> Callable[..., 
     return called
 
 
-Transform = Callable[[dict[str, Any], np.random.Generator], Any]
+Transform: TypeAlias = "Callable[[dict[str, Any], np.random.Generator], Any]"
 #: Threads of a process that transform examples; numpy works on several at once, plain Python does not.
 _MOST_THREADS = 4
 

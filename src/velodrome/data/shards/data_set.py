@@ -13,12 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, DataError, Progress, memory_budget
 from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.shards.index import (
     PARTS,
     Index,

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Faults, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part
 from velodrome.data.fetch import ensure, mirror_folder
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.photos import list_folders

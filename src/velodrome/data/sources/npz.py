@@ -17,11 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data.base import Faults, Progress
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.array_examples import ArrayExamples, Pick, divided, form_of, picked, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
 from velodrome.data.photos import ChosenRows

@@ -13,12 +13,10 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data import cache
 from velodrome.data.base import BadData, Faults, Progress, refuse
 from velodrome.data.examples import Text
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import (
     CachedSource,
     Description,

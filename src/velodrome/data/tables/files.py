@@ -14,12 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from velodrome import files
 from velodrome.data import delimited
 from velodrome.data.base import Faults
 from velodrome.data.delimited import TextTable
+from velodrome.data.lazy_numpy import np
 from velodrome.data.split import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
 from velodrome.data.tables.encoding import How
