@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from velodrome import files
 from velodrome.catalog.models import UNROLL
-from velodrome.data.text import Text
+from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.job.job import Job
