@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, GetPydanticSchema, PrivateAttr, ValidationError
+from pydantic import Field, GetPydanticSchema, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
 from velodrome.events.endings import BEATEN
@@ -25,23 +25,6 @@ Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
 _ODD_NUMBER = re.compile(rb"NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 
 
-class StoredJob(Job):
-    """A job as it was stored, perhaps by another version: fields that this version does not know are kept."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @classmethod
-    def of(cls, job: Job) -> StoredJob:
-        """The job of a run that is not stored yet."""
-        return cls.model_construct(**job.__dict__)
-
-    @cached_property
-    def as_written(self) -> dict[str, Any]:
-        """The fields that its file has; what it lacks is newer, and the run used the default."""
-        known = {name: value for name, value in self.__dict__.items() if name in self.model_fields_set}
-        return {**known, **(self.model_extra or {})}
-
-
 class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
     """The result of a run with what its reader knows besides; of a run that has none yet, what its job says.
 
@@ -54,7 +37,11 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
         Field(description=RunResult.model_fields["status"].description),
     ]
     folder: Path | None = Field(None, exclude=True, description="where the run lies, which may have been moved")
-    job: StoredJob | None = Field(None, exclude=True, description="None where the reader does not need it")
+    job: Job | None = Field(None, exclude=True, description="None where the reader does not need it")
+    job_as_written: dict[str, Any] | None = Field(
+        None, exclude=True, description="the fields that the file of the job has, those of other versions too; what it "
+        "lacks is newer, and the run used the default"
+    )
     examples_trained: int | None = Field(None, exclude=True, description="counted from the events, where needed")
     data_version: str | None = Field(None, exclude=True, description="name of its data, if they changed in the race")
     data_change: str | None = Field(None, exclude=True, description="how they changed, as a sentence")
@@ -62,19 +49,23 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
     _stored: dict[str, Any] | None = PrivateAttr(None)
 
     @classmethod
-    def unfinished(cls, run: str, status: Status, job: StoredJob, folder: Path) -> Result:
-        """What is known of a run that has no result."""
-        fields = job.as_written
+    def unfinished(cls, run: str, status: Status, job: Job, fields: dict[str, Any], folder: Path) -> Result:
+        """What is known of a run that has no result: its job, and the fields that its file has."""
         made = cls.model_construct(
             set(fields) & set(RunResult.model_fields) | {"run", "status"},
             **{name: getattr(job, name) for name in RunResult.model_fields if name in Job.model_fields},
             run=run, path=str(folder), status=status, test=None, history=[], nodes=[], versions={},
             seconds=Seconds.model_construct(startup=0.0, train=None, evaluate=None, total=0.0),
             throughput=Throughput.model_construct(examples_per_second=None, batches_per_second=None),
-            started=0.0, ended=0.0, job=job, folder=folder,
+            started=0.0, ended=0.0, job=job, job_as_written=fields, folder=folder,
         )
         made._stored = {**fields, "run": run, "status": status}
         return made
+
+    def with_job(self, job: Job, fields: dict[str, Any] | None = None, **added: Any) -> Result:
+        """The same with its job, the fields that the file of the job has, by default all, and other fields."""
+        fields = job.model_dump() if fields is None else fields
+        return self.model_copy(update={"job": job, "job_as_written": fields, **added})
 
     @property
     def ended_early(self) -> bool:
@@ -89,17 +80,17 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
 
     def __getitem__(self, name: str) -> Any:
         if name == "job":
-            if self.job is None:
+            if self.job_as_written is None:
                 raise KeyError(name)
-            return self.job.as_written
-        if name in ADDED or name in ("run", "target"):
+            return self.job_as_written
+        if name in SHOWN or name in ("run", "target"):
             if (value := getattr(self, name)) is None and name != "target":
                 raise KeyError(name)
             return value
         return self._plain[name]
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]
-        return iter([*self._plain, *(name for name in ADDED if getattr(self, name) is not None)])
+        return iter([*self._plain, *(name for name in SHOWN if getattr(self, "job_as_written" if name == "job" else name) is not None)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -114,6 +105,7 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
 
 #: What readers add to a result: a file that holds it does not speak for them.
 ADDED = tuple(name for name, field in Result.model_fields.items() if field.exclude)
+SHOWN = tuple(name for name in ADDED if name != "job_as_written")
 
 
 class BadResult(ValueError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
-from velodrome.job.result import Result, StoredJob
+from velodrome.job.result import Result
 from velodrome.judge.configuration import Configuration
 from velodrome.machine import describe_machine
 from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
@@ -32,10 +32,10 @@ def read(path: Path) -> Result:
     if result is None:
         raise VelodromeError(problem or "it has no result yet")
     try:
-        job = StoredJob.of(folder.job())
+        job = folder.job()
     except VelodromeError:
         raise VelodromeError("its job.yaml cannot be read") from None
-    return result.model_copy(update={"run": path.name, "job": job, "examples_trained": examples_trained(path)})
+    return result.with_job(job, run=path.name, examples_trained=examples_trained(path))
 
 
 def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[Result]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from velodrome.job.race import Entry, Race
-from velodrome.job.result import Result, StoredJob
+from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import Affordable, afford, contenders, cut_short
@@ -215,7 +215,7 @@ class UntilSure:
         self, results: Mapping[str, Result], before: int, without: Collection[str] = ()
     ) -> list[Result]:
         return [
-            result.model_copy(update={"run": entry.name, "job": StoredJob.of(entry.job)})
+            result.with_job(entry.job, run=entry.name)
             for number, block in sorted(self._blocks.items()) if number < before
             for entry in block if entry.configuration not in without for result in self._attempts(entry, results)
         ]

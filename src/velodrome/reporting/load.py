@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
 from velodrome.job.race import Race
-from velodrome.job.result import Result, StoredJob
+from velodrome.job.result import Result
 from velodrome.judge.advice import Commands
 from velodrome.judge.budget import cut_short
 from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
@@ -142,14 +144,14 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
             continue
         names.add(folder.name)
         try:
-            job = _job(folder)
+            job, fields = _job(folder)
         except _UnreadableError as error:
             failures.append(Failure(folder.name, "unreadable", str(error)))
             continue
         try:
-            result = _result(folder, job)
+            result = _result(folder, job, fields)
         except _UnreadableError as error:
-            task = Configuration.of({"job": job.as_written}).task
+            task = Configuration.of({"job": fields}).task
             failures.append(Failure(folder.name, "unreadable", str(error), task))
             continue
         results.append(result)
@@ -184,8 +186,8 @@ class _UnreadableError(Exception):
     """A run cannot be read, and the reason."""
 
 
-def _job(folder: RunFolder) -> StoredJob:
-    """The job of a run; fields of other versions are kept and not checked."""
+def _job(folder: RunFolder) -> tuple[Job, dict[str, Any]]:
+    """The job of a run, and the fields that its file has: those of other versions are kept and not checked."""
     try:
         fields = parse_yaml(folder.read_text("job.yaml", errors="replace"))
     except OSError as error:
@@ -195,25 +197,26 @@ def _job(folder: RunFolder) -> StoredJob:
     if not fields or not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise _UnreadableError("its job.yaml is not whole")
     try:
-        job = StoredJob.model_validate(fields)
+        job = Job.model_validate({name: value for name, value in fields.items() if name in job_fields()})
     except ValidationError as error:
         raise _UnreadableError(f"its job.yaml has {reason_of(error)}") from error
     if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in fields]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
-    return job
+    # A text such as '2' is a number to a job, and must be one for the analysis.
+    return job, {**fields, **job.model_dump(include=fields.keys() & job_fields().keys())}
 
 
-def _result(folder: RunFolder, job: StoredJob) -> Result:
+def _result(folder: RunFolder, job: Job, fields: dict[str, Any]) -> Result:
     """The result with its job; for a run without one, what is known of it."""
     result, problem = folder.read()
     if problem is not None:
         raise _UnreadableError(problem)
     if result is None:
-        return Result.unfinished(folder.name, folder.status(), job, folder.path)
+        return Result.unfinished(folder.name, folder.status(), job, fields, folder.path)
     # The run may have been moved: its folder is where it was found, not the recorded path.
-    return result.model_copy(update={
-        "run": folder.name, "job": job, "target": job.target, "examples_trained": examples_trained(folder.path),
-    })
+    return result.with_job(
+        job, fields, run=folder.name, target=job.target, examples_trained=examples_trained(folder.path)
+    )
 
 
 def _archived_crash(folder: RunFolder) -> Result | None:
@@ -222,7 +225,7 @@ def _archived_crash(folder: RunFolder) -> Result | None:
     An error in the user's own code does not: it is what one mends before running again.
     """
     try:
-        result = _result(folder, _job(folder))
+        result = _result(folder, *_job(folder))
     except _UnreadableError:
         return None
     return result if has_crashed(result) and (result.error is None or result.error.cause != "user") else None
