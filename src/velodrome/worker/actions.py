@@ -168,10 +168,17 @@ class Exporter(Protocol):
 
 
 class Outputs(Protocol):
-    """The module `onnx_export` of an engine whose models another one writes (`Engine.exported_by`)."""
+    """The module `saved` of an engine whose models another one writes as ONNX (`Engine.exported_by`)."""
 
     def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
         """What the model of a folder returns for inputs as the data set stores them."""
+
+
+def fed_images(about: Mapping[str, Any], inputs: Named, dtype: str) -> NDArray[Any]:
+    """Stored images (count, height, width, channels) as the model that a description is of was fed with them."""
+    scale, offset = (np.asarray(about[name], dtype) for name in ("scale", "offset"))
+    images: NDArray[Any] = inputs["x"].astype(dtype) * scale + offset
+    return images
 
 
 def export(context: Context, folder: Path) -> None:
@@ -202,8 +209,9 @@ def export(context: Context, folder: Path) -> None:
 
 def _exporter(engine: Engine) -> ModuleType:
     """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
-    own = f"{engine.worker.rpartition('.')[0]}.onnx_export"
-    for name in (own, f"velodrome.engines.{engine.tasks_of}.onnx_export"):
+    module = "onnx_export" if engine.exported_by is None else "saved"
+    own = f"{engine.worker.rpartition('.')[0]}.{module}"
+    for name in (own, f"velodrome.engines.{engine.tasks_of}.{module}"):
         if find_spec(name) is not None:
             return import_module(name)
     raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
