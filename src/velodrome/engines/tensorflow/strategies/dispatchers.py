@@ -21,13 +21,23 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.cluster import PeerMonitor
-from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, PARTS, Constants, Source, constants_of, gather
-from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slice_words, training_rows
+from velodrome.engines.tensorflow.feed import (
+    EVALUATION_BATCH,
+    PARTS,
+    ROWS,
+    Constants,
+    Rows,
+    Source,
+    constants_of,
+    evaluation_rows,
+    gather,
+    slice_words,
+    training_rows,
+)
 from velodrome.engines.tensorflow.flat import Batch, StepResult
-from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.engines.tensorflow.tasks.base import count_scores
-from velodrome.engines.tensorflow.worker_data import WorkerData, examples_in, reads_itself
+from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
+from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
+from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.worker.context import Context
@@ -214,7 +224,7 @@ class IndexDispatcher(ParameterServer):
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
         counts = sum((self._network.counts(each.counts) for each in in_order), Counts())
         scores = [each.scores.ravel() for each in in_order]
-        return count_scores(self._context, part, counts, np.concatenate([np.zeros(0), *scores]))
+        return self._network.with_scores(part, counts, np.concatenate([np.zeros(0), *scores]))
 
     def load(self, state: State) -> None:
         super().load(state)
