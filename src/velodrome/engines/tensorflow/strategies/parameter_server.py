@@ -279,9 +279,6 @@ class ParameterServer(Learner):
         self._staleness_sum.assign(0)
         self._staleness_max.assign(0)
 
-    def set_rate(self, rate: float) -> None:
-        self.set_rates(np.array([rate]))
-
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._weights.set_rates(rates, int(self._iterations.numpy()))
 

@@ -191,9 +191,6 @@ class Replicas(Learner):
             for variable, value in zip(replica.statistics, state, strict=True):
                 variable.assign(value)
 
-    def set_rate(self, rate: float) -> None:
-        self.set_rates(np.array([rate]))
-
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._weights.set_rates(rates, self._iterations)
 
