@@ -29,8 +29,8 @@ from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_fra
 from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
 
-#: Keeps the random numbers of ranks apart: a prime far from small seeds.
-_SEED_STRIDE = 7919
+#: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
+SEED_STRIDE = 7919
 
 
 class Network(FlatModel):
@@ -186,7 +186,7 @@ class Network(FlatModel):
         for variable, value in zip(self.statistics, values, strict=True):
             value = np.array(value)
             if rank and _is_random_state(variable):
-                value.flat[0] += np.array(rank * _SEED_STRIDE).astype(value.dtype)
+                value.flat[0] += np.array(rank * SEED_STRIDE).astype(value.dtype)
             moved.append(value)
         return moved
 

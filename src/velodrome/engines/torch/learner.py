@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.counting import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.feed import Replica
@@ -21,7 +22,6 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, report_implementation, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.engines.torch.torch_optimizers import make_optimizer
-from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Alone, Transport

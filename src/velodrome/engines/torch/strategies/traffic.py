@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from velodrome.catalog.base import between_groups
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.catalog.exchange import between_groups
 from velodrome.engines.torch.feed import dtype_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.strategies.pipeline_batches import refuse_what_cannot_pass
@@ -23,7 +24,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
 )
 from velodrome.engines.torch.strategies.tensor import checked_plan, plan_for
 from velodrome.errors import VelodromeError
-from velodrome.job.job import Job, Mesh
+from velodrome.job.job import Job
 
 Rows = Sequence[Mapping[str, Any]]
 
