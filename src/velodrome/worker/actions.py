@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +31,6 @@ from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
-from velodrome.variables import CHECK, EXPORT
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.loop import Pace, refuse_nan, schedules
@@ -41,18 +39,6 @@ from velodrome.worker.loop import Pace, refuse_nan, schedules
 PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
-
-
-def prepare(context: Context, instead: str) -> None:
-    """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
-    export."""
-    if instead.startswith(CHECK):
-        workers, _, mesh = instead.removeprefix(CHECK).partition(":")
-        context.action = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
-    elif instead.startswith(EXPORT):
-        context.export_to = Path(instead.removeprefix(EXPORT))
-    else:
-        context.saved_model, context.action = Path(instead), evaluate_saved
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
