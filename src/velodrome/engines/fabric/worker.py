@@ -11,11 +11,11 @@ from lightning_fabric.strategies import DDPStrategy
 from torch import nn
 
 from velodrome.engines.torch import worker
+from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer
 from velodrome.engines.torch.process_group import connect
 from velodrome.engines.torch.strategies.ddp import PreparedDdpLearner
-from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
 

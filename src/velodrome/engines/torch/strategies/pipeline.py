@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from velodrome.engines.torch.feed import Columns, dtype_of
+from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
@@ -40,7 +41,6 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     groups_of,
     owners_of,
 )
-from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State

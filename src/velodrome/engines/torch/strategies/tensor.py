@@ -20,8 +20,9 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.utils.parametrize import is_parametrized
 
+from velodrome.engines.torch.fused_optimizer import FusedOptimizer
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
 from velodrome.engines.torch.strategies.pipeline_stages import is_plain_chain
 from velodrome.engines.torch.strategies.sharding import Covers, DividedLearner, covers_of, local, pieced
