@@ -128,8 +128,9 @@ def test_chains_of_a_model_are_planned_where_their_calls_are_whole(monkeypatch):
     import torch_nets
 
     from velodrome.engines.torch.network import Network
-    from velodrome.engines.torch.objectives import ClassObjective, ObjectiveModule
+    from velodrome.engines.torch.objectives import ObjectiveModule
     from velodrome.engines.torch.strategies.tensor import plan_for
+    from velodrome.engines.torch.task_objectives import ClassObjective
     from velodrome.tasks.counts import Batch
 
     def plan(**arguments):

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.engines.torch import model_file as saved
-from velodrome.engines.torch.counting import Answers, EvaluationCounts, Tally
+from velodrome.engines.torch.calling import generators_of
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
 from velodrome.engines.torch.inspection import inspect_step
-from velodrome.engines.torch.model_state import average_buffers, broadcast_weights, generators_of, start_from_weights
+from velodrome.engines.torch.model_file import average_buffers, broadcast_weights, start_from_weights
 from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.job.job import Mesh

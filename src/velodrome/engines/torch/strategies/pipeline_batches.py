@@ -9,10 +9,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from velodrome.engines.torch.counting import Tally
 from velodrome.engines.torch.feed import Feed
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.objectives import LabelObjective
+from velodrome.engines.torch.objectives import Tally
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.tasks.counts import Batch, Counts
@@ -111,8 +110,7 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
         raise BadRequest(f"--strategy pipeline: the first stage takes one input, and {data.name!r} has "
                          f"{', '.join(one.name for one in data.inputs)}; choose another strategy")
     objective = network.objective
-    takes_sigmoid = isinstance(objective, LabelObjective) and objective.takes_sigmoid
-    if network.module.model is not network.model or job.dtype == "bfloat16" or takes_sigmoid:
+    if network.module.model is not network.model or job.dtype == "bfloat16" or objective.takes_sigmoid:
         raise BadRequest(f"--strategy pipeline: model {job.model!r} must return logits, and compute in its own "
                          "format (no --dtype bfloat16); choose another strategy")
 

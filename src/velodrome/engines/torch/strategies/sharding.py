@@ -14,12 +14,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
-from velodrome.engines.torch.calling import tensors_in
+from velodrome.engines.torch.calling import tensors_in, untouched
 from velodrome.engines.torch.fused_optimizer import FusedOptimizer, make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
-from velodrome.engines.torch.trial import untouched
 from velodrome.job.job import Mesh
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Part, State
