@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import numpy as np
 import torch
 from deepspeed.utils import (
     logger,
@@ -206,12 +205,9 @@ class ZeroLearner(LockstepLearner):
         self.collect_model()
         with translate_peer_errors():
             self._zero.collect(keep=self._context.is_chief)
-
-    def state(self) -> State:
-        assert self._collected is not None, "collected before"
-        model = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
-        optimizer = {f"optimizer.{name}": value.numpy() for name, value in self._zero.state().items()}
-        return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
+        if self._collected is not None:
+            self._state = {**saved.to_arrays("model.", self._collected),
+                           **saved.to_arrays("optimizer.", self._zero.state())}
 
     def load(self, state: State) -> None:
         with translate_peer_errors(), self._gathered(changed=True):

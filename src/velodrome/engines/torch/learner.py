@@ -20,7 +20,7 @@ from velodrome.engines.torch.inspection import inspect_step
 from velodrome.engines.torch.model_file import average_buffers, broadcast_weights, start_from_weights
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, squared_norm
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
@@ -40,6 +40,9 @@ class TorchLearner(TransportLearner):
     path: str | None = None
     #: The weights to save, by name, where a process has only some of them: set in the chief by `collect_model`.
     _collected: dict[str, torch.Tensor] | None = None
+    #: Everything in `state` but the number of epochs, where a process has only some of it: set in the chief by
+    #: `collect_state`, and taken by the next call of `state`.
+    _state: State | None = None
     #: Whether forward passes wait for one another, so that every process must make as many.
     lockstep = False
     #: What the losses of the last batch that came one per example were multiplied by, and for which batches it is.
@@ -161,7 +164,7 @@ class TorchLearner(TransportLearner):
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
-        from velodrome.engines.torch.strategies.traffic import divisions  # imports the learners of these strategies
+        from velodrome.engines.torch.strategies.plans import divisions  # imports the learners of these strategies
 
         return divisions(self._context.job, self._context.data, self._network, workers, mesh, inspection.layers)
 
@@ -279,31 +282,22 @@ class TorchLearner(TransportLearner):
     def generators(self) -> Generators:
         return super().generators() | generators_of(self._model)
 
+    def _own_state(self) -> State:
+        """What this process has of the model and the optimizer."""
+        return {**saved.to_arrays("model.", self._model.state_dict()),
+                **saved.to_arrays("optimizer.", self._optimizer.state())}
+
     def state(self) -> State:
-        model = {
-            f"model.{name}": value.detach().cpu().contiguous().numpy()
-            for name, value in self._model.state_dict().items()
-            if isinstance(value, torch.Tensor)
-        }
-        optimizer = {
-            f"optimizer.{name}": value.detach().cpu().contiguous().numpy()
-            for name, value in self._optimizer.state().items()
-        }
-        return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
+        collected, self._state = self._state, None
+        return {**(self._own_state() if collected is None else collected),
+                "epochs": np.array(self._epochs, dtype=np.int64)}
 
     def load(self, state: State) -> None:
         # Where parameters are shared, each process has put its first weights there by now, and the chief has tried to
         # save them. From here on all write the same numbers, so one may compute before the others are done.
         self._between_steps()
-        places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
-        with torch.no_grad():
-            for name, value in state.items():
-                if name in places:
-                    places[name].copy_(torch.from_numpy(np.array(value)))
-        self._optimizer.load({
-            name.removeprefix("optimizer."): torch.from_numpy(np.array(value))
-            for name, value in state.items() if name.startswith("optimizer.")
-        })
+        copy_by_name(self._model.state_dict(), saved.from_arrays("model.", state))
+        self._optimizer.load(saved.from_arrays("optimizer.", state))
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:

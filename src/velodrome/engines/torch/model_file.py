@@ -39,6 +39,7 @@ from velodrome.tasks.counts import Batch
 from velodrome.transport.base import Transport
 from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
+from velodrome.worker.learner import State
 
 WEIGHTS = "model.safetensors"
 
@@ -101,6 +102,22 @@ def average_buffers(model: nn.Module, among: Transport) -> None:
 
 
 # -- on disk
+
+
+def to_arrays(prefix: str, tensors: Mapping[str, Any]) -> State:
+    """The tensors among these as arrays on the host, with the prefix before their names."""
+    return {
+        f"{prefix}{name}": value.detach().cpu().contiguous().numpy()
+        for name, value in tensors.items() if isinstance(value, torch.Tensor)
+    }
+
+
+def from_arrays(prefix: str, state: State) -> dict[str, torch.Tensor]:
+    """Copies of the arrays that have the prefix before their names, as tensors by the rest of their names."""
+    return {
+        name.removeprefix(prefix): torch.from_numpy(np.array(value))
+        for name, value in state.items() if name.startswith(prefix)
+    }
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:

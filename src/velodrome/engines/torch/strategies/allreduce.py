@@ -253,9 +253,9 @@ class SharedMemoryReducer(GradientReducer):
         return [self._total]
 
     def norm(self, gradients: Gradients) -> float:
-        total = np.array([squared_norm(gradients)])
-        self._transport.all_reduce(total)
-        return float(total[0]) ** 0.5
+        squares = np.array([squared_norm(gradients)])
+        self._transport.all_reduce(squares)
+        return float(squares[0]) ** 0.5
 
     def finish(self) -> None:
         self._transport.barrier()  # all slices are stepped
