@@ -15,7 +15,7 @@ from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.judge.estimate import in_words
+from velodrome.judge.phrases import in_words
 from velodrome.machine import describe_machine
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import merge

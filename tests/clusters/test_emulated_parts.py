@@ -16,7 +16,7 @@ from velodrome.clusters.emulated.network import queues
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.judge.hosts import emulation_lines
+from velodrome.judge.conditions import emulation_lines
 
 pytestmark = pytest.mark.unit
 

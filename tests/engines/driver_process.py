@@ -24,8 +24,7 @@ from velodrome.data.text import Text
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.variables import WORLD
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Context, Emitter
 from velodrome.worker.host import avoid_missing_tiles
 from velodrome.worker.main import report
 

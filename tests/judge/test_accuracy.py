@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import repeated
 from velodrome.judge.accuracy import Difference, Score, difference
-from velodrome.judge.pair import compare_pair
+from velodrome.judge.pairs import compare_pair
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from synthetic_races import repeated, result
 from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.compare import compare
 from velodrome.judge.objective import ask
-from velodrome.judge.tolerances import Margins
+from velodrome.judge.question import Tolerances
 from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.supervised import Classification
@@ -144,8 +144,8 @@ def test_a_perplexity_is_judged_by_its_seeds() -> None:
     once = guard(compare(_perplexed([100.0], strategy="single") + _perplexed([120.0], workers=2)), metric)
     assert len(once.eligible) == 2
     assert "; ".join(once.notes) == (
-        "perplexity not settled: torch/ddp with 2 workers may be higher than torch/single with 1 worker, which one run "
-        "cannot tell"
+        "perplexity not settled: torch/ddp with 2 workers may be higher than torch/single with 1 worker, which one "
+        "seed cannot tell"
     )
 
 
@@ -169,4 +169,4 @@ def test_speed_and_cost_are_compared_among_those_that_may_win(objective: str) ->
     question = ask(rows, objective)
     assert [candidate.name for candidate in question.candidates] == ["torch/single with 1 worker"]
     assert "5.1 points lower" in question.notes[0]
-    assert len(ask(rows, objective, margins=Margins(accuracy=0.1)).candidates) == 2
+    assert len(ask(rows, objective, margins=Tolerances(accuracy=0.1)).candidates) == 2

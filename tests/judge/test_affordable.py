@@ -9,7 +9,8 @@ import pytest
 from velodrome.job.job import Job
 from velodrome.job.quantities import seconds_of
 from velodrome.job.resolve import resolve
-from velodrome.judge.affordable import Contender, afford, as_option, contenders, cut_short
+from velodrome.judge.budget import Contender, afford, contenders, cut_short
+from velodrome.judge.phrases import as_option
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,9 @@ import pytest
 
 from synthetic_races import beside, repeated
 from velodrome.errors import BadRequest
-from velodrome.judge.between import between, between_tasks
 from velodrome.judge.compare import compare, tasks_of
 from velodrome.judge.objective import ask
+from velodrome.judge.pairs import between, between_tasks
 from velodrome.judge.question import Question
 from verdict_questions import Runs
 

@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import BEGAN, repeated, write_race
 from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.data_versions import change_note, data_note, differences, labelled, newest
+from velodrome.judge.conditions import change_note, data_note, differences, labelled, newest
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 

@@ -9,8 +9,8 @@ import pytest
 
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import Known, Timing, basis_of, estimate, known_of
-from velodrome.judge.remaining import Tried, estimate_script
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.judge.background_load import foreign_load, foreign_note, is_loaded, slowdown
+from velodrome.judge.conditions import background_load, is_loaded, load_note, slowdown
 from velodrome.judge.measures import BY_NAME
 
 pytestmark = pytest.mark.unit
@@ -26,9 +26,9 @@ def run(*hosts: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_of_a_version_that_did_not_measure_it_has_no_foreign_load() -> None:
     for made in (result(), run(host(used=None)), {**result(), "hosts": None}):
-        assert foreign_load(made) is None
+        assert background_load(made) is None
         assert not is_loaded(made)
-        assert foreign_note([made]) == ""
+        assert load_note([made]) == ""
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,25 @@ def test_a_small_share_does_not_matter_and_neither_does_what_cannot_be_told_from
 
 
 def test_the_host_with_the_highest_share_counts() -> None:
-    load = foreign_load(run(host("a", 0.9, cores=64), host("b", 0.8, cores=2), host("c", None)))
+    load = background_load(run(host("a", 0.9, cores=64), host("b", 0.8, cores=2), host("c", None)))
     assert load is not None
     assert (load.host, load.used, load.share, str(load)) == ("b", 0.8, 0.4, "0.8 of 2 cores")
 
 
 def test_one_run_is_said_to_be_unreliable() -> None:
-    assert foreign_note([run(host(used=0.9))]) == "other programs used 0.9 of 2 cores"
-    assert foreign_note([run(host(used=0.3, cores=1))]).endswith("used 0.3 of 1 core")
+    assert load_note([run(host(used=0.9))]) == "other programs used 0.9 of 2 cores"
+    assert load_note([run(host(used=0.3, cores=1))]).endswith("used 0.3 of 1 core")
 
 
 def test_runs_are_counted() -> None:
     idle, busy = run(host()), run(host(used=0.9))
-    assert foreign_note([idle, idle]) == ""
-    assert foreign_note([*[idle] * 9, *[busy] * 3]) == "other programs used 0.9 of 2 cores during 3 of 12 runs"
-    assert "used up to 1.4 of 2 cores during 2 of 2 runs" in foreign_note([busy, run(host(used=1.4))])
+    assert load_note([idle, idle]) == ""
+    assert load_note([*[idle] * 9, *[busy] * 3]) == "other programs used 0.9 of 2 cores during 3 of 12 runs"
+    assert "used up to 1.4 of 2 cores during 2 of 2 runs" in load_note([busy, run(host(used=1.4))])
 
 
 def test_of_several_hosts_the_loaded_one_is_named() -> None:
-    assert foreign_note([run(host("a"), host("b", 1.0))])== "other programs used 1.0 of 2 cores of b"
+    assert load_note([run(host("a"), host("b", 1.0))])== "other programs used 1.0 of 2 cores of b"
 
 
 @pytest.mark.parametrize(

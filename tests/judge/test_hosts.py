@@ -2,7 +2,7 @@
 
 import pytest
 
-from velodrome.judge.hosts import host_lines
+from velodrome.judge.conditions import host_lines
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.judge.lead import Kind, Lead
+from velodrome.judge.phrases import Kind, Lead
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 
 from synthetic_races import result
 from velodrome.judge.measures import Result
-from velodrome.judge.pair import compare_pair
+from velodrome.judge.pairs import compare_pair
 
 pytestmark = pytest.mark.unit
 

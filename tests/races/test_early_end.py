@@ -18,8 +18,8 @@ from velodrome.events.lines import make_event
 from velodrome.job.job import Job, Target
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race
+from velodrome.judge.attempts import limits
 from velodrome.judge.compare import compare
-from velodrome.judge.early_end import limits
 from velodrome.judge.progress import Ending
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled

@@ -19,7 +19,7 @@ from synthetic_races import beside, result
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
-from velodrome.judge.affordable import as_option
+from velodrome.judge.phrases import as_option
 from velodrome.judge.progress import Criteria, Dropped, Ending, standings
 from velodrome.races import limits
 from velodrome.races import runs as race_runs

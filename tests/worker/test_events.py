@@ -13,7 +13,7 @@ import pytest
 from velodrome.events.lines import PREFIX, parse_event, to_line
 from velodrome.events.models import KINDS, MODELS, ErrorEvent, LostEvent, WarningEvent
 from velodrome.variables import STRICT_EVENTS
-from velodrome.worker.emitter import Emitter, InvalidEvent
+from velodrome.worker.context import Emitter, InvalidEvent
 
 pytestmark = pytest.mark.unit
 

@@ -21,8 +21,7 @@ from velodrome.job.resolve import resolve
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.worker import checkpoint, loop
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Context, Emitter
 from velodrome.worker.learner import Learner, State
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ from velodrome.data import base
 from velodrome.job.job import Job
 from velodrome.variables import JOB, WORLD
 from velodrome.worker import main
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Emitter
 
 pytestmark = pytest.mark.unit
 

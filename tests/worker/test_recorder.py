@@ -13,8 +13,7 @@ from velodrome.catalog.world import Member, World
 from velodrome.events.lines import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import LineEmitter
+from velodrome.worker.context import Context, LineEmitter
 from velodrome.worker.recorder import Recorder
 
 

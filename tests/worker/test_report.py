@@ -13,7 +13,7 @@ import pytest
 from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline, raised
 from velodrome.events.lines import PREFIX
 from velodrome.models.own import graph_traceback, quoted_traceback
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Emitter
 from velodrome.worker.main import report
 
 pytestmark = pytest.mark.unit

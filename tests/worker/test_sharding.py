@@ -19,8 +19,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.worker import loop
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Context, Emitter
 
 pytestmark = pytest.mark.unit
 

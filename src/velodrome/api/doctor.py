@@ -10,8 +10,7 @@ from velodrome.clusters.launcher import Finding
 from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
 from velodrome.data.fetch import using_mirror
 from velodrome.job.job import Job
-from velodrome.judge.background_load import SMALL_SHARE
-from velodrome.judge.hosts import emulation_lines
+from velodrome.judge.conditions import SMALL_SHARE, emulation_lines
 from velodrome.machine import cores, cores_of_others
 
 #: How long it looks at what other programs use.

@@ -8,11 +8,10 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
-from velodrome.judge.between import between_tasks, groups_of
 from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.objective import ask, target_of
-from velodrome.judge.question import Price
-from velodrome.judge.tolerances import parse_margins
+from velodrome.judge.objective import ask
+from velodrome.judge.pairs import between_tasks, groups_of
+from velodrome.judge.question import Price, parse_tolerances, target_of
 from velodrome.reporting.load import load_race
 from velodrome.tasks.registry import check_metric, task_of_result
 
@@ -55,7 +54,7 @@ def recommend(
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
     groups = groups_of(between) if between is not None else None
-    parse_margins(tolerance, accuracy_margin)  # refused before anything is read
+    parse_tolerances(tolerance, accuracy_margin)  # refused before anything is read
     record = load_race(Path(runs), race)
     margins = record.margins_for(tolerance, accuracy_margin)
     chosen = record.objective_for(objective, checked_target(target, record.results))

@@ -11,7 +11,7 @@ from velodrome import files
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
-from velodrome.judge.pair import Pair, compare_pair
+from velodrome.judge.pairs import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import Checked, check_race, check_run
 from velodrome.run.dry_run import verify_run

@@ -18,9 +18,9 @@ from velodrome.cli.output import complain
 from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
-from velodrome.judge.background_load import foreign_load
+from velodrome.judge.budget import Progress, remaining, steps_done
+from velodrome.judge.conditions import background_load
 from velodrome.judge.progress import Dropped, Ending
-from velodrome.judge.remaining import Progress, remaining, steps_done
 from velodrome.races.observer import RaceObserver
 from velodrome.run.execute import JobFailed
 from velodrome.tasks.base import Metric, Task
@@ -147,7 +147,7 @@ class Board(RaceObserver):
             quality = f", test {line.metric.name} {line.shown}" if line.shown else ""
             rate = "" if line.rate is None else f", {line.rate:,.0f} examples/s"
             spent = f"{line.state} after {line.seconds:.1f} s"
-            load = foreign_load(result)
+            load = background_load(result)
             beside = f", while other programs used {load}" if load is not None and load.matters else ""
             self._console.print(f"  {spent}{quality}{rate}{beside}; {self._eta()}", highlight=False, soft_wrap=True)
 

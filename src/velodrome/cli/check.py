@@ -85,7 +85,7 @@ def check_command(
 
 def _print_script(found: dict[str, Any]) -> None:
     from velodrome.cli.tables import SafeConsole
-    from velodrome.judge.estimate import in_words
+    from velodrome.judge.phrases import in_words
     from velodrome.run.script_trial import BY_ITSELF
 
     console = SafeConsole(markup=False)
@@ -115,7 +115,7 @@ def _print_script(found: dict[str, Any]) -> None:
 
 def _print(found: dict[str, Any]) -> None:
     from velodrome.cli.tables import SafeConsole
-    from velodrome.judge.estimate import in_words
+    from velodrome.judge.phrases import in_words
 
     console = SafeConsole(markup=False)
     console.print(

@@ -41,7 +41,7 @@ from velodrome.events.models import (
 )
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.job.job import Job
-from velodrome.judge.remaining import steps_done
+from velodrome.judge.budget import steps_done
 from velodrome.printable import shown
 from velodrome.run.execute import JobFailed
 from velodrome.run.store import OpenRun, Store

@@ -16,7 +16,7 @@ from velodrome.cli.console import JobProgress, data_progress, error_console
 from velodrome.cli.options import command_on
 from velodrome.cli.output import complain
 from velodrome.cli.tables import SafeConsole
-from velodrome.judge.estimate import in_full, in_words
+from velodrome.judge.phrases import in_full, in_words
 from velodrome.races.check import CheckedRace
 from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace

@@ -13,7 +13,7 @@ from velodrome.cli.options import Json, Runs, command_on
 from velodrome.cli.output import complain, say, say_json
 
 if TYPE_CHECKING:
-    from velodrome.judge.pair import Pair
+    from velodrome.judge.pairs import Pair
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, compare, check, verify, remove and export stored runs and races."

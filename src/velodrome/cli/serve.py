@@ -47,8 +47,8 @@ def serve_command(
     """
     need_packages()
     from velodrome.serving.sessions import runtime
+    from velodrome.web.processes import usual_processes
     from velodrome.web.serve import check_runs, serve_app
-    from velodrome.web.siblings import usual_processes
 
     runtime()
     count = processes or usual_processes()

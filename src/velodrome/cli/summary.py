@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from velodrome.cli.tables import SafeConsole, print_table
-from velodrome.judge.background_load import foreign_note
+from velodrome.judge.conditions import emulation_lines, host_lines, load_note
 from velodrome.judge.configuration import implementation_lines
-from velodrome.judge.hosts import emulation_lines, host_lines
 from velodrome.printable import shown
 from velodrome.tasks.registry import task_of_result
 
@@ -70,7 +69,7 @@ def summary(result: dict[str, Any]) -> Table:
         table.add_row("emulation", "\n".join(emulation))
     if faults := result.get("faults"):
         table.add_row("faults", "\n".join(_fault_line(fault) for fault in faults))
-    if note := foreign_note([result]):
+    if note := load_note([result]):
         used = note.removeprefix("other programs ")
         table.add_row(Text("other programs", style="yellow"), f"{used}: repeat the run on an idle machine")
     if hosts := host_lines(result):

@@ -65,7 +65,7 @@ class DebugGroup(Group):
         if self.exit is not None:
             return
         from velodrome.worker import main as worker
-        from velodrome.worker.emitter import LineEmitter
+        from velodrome.worker.context import LineEmitter
 
         process = self.process
         events = LineEmitter(lambda line: deliver(process, line), process.role, process.rank)

@@ -306,21 +306,3 @@ def basis_of(estimates: Iterable[Estimate]) -> str:
         members[0].basis if len(members) == total else f"{members[0].basis} for {len(members)} of {total}"
         for members in found.values()
     )
-
-
-def in_words(seconds: float) -> str:
-    """A duration as text, rounded."""
-    if seconds < 90:
-        return f"{max(1, math.ceil(seconds))} s"
-    if seconds < 5400:
-        return f"{math.ceil(seconds / 60)} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def in_full(seconds: float) -> str:
-    """A duration that somebody chose as text, to the second: `90 s`, `20 min`, `1 h 30 min`."""
-    if seconds < 120:
-        return f"{seconds:g} s"
-    hours, rest = divmod(round(seconds), 3600)
-    parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)

@@ -1,6 +1,6 @@
 """Objectives: the quantity that decides for every configuration, and which configurations are eligible.
 
-An objective turns rows into candidates; `recommend` decides among them.
+An objective turns rows into candidates.
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
+from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
-from velodrome.judge.background_load import slowdown
 from velodrome.judge.blocks import error_of_look
 from velodrome.judge.compare import Row, measure_of
+from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
 from velodrome.judge.measures import QUALITIES, Measure, own_qualities
-from velodrome.judge.question import OBJECTIVES, Candidate, Price, Question
+from velodrome.judge.question import OBJECTIVES, Candidate, Price, Question, Tolerances
 from velodrome.judge.statistics import Spread
-from velodrome.judge.tolerances import Margins
 from velodrome.tasks.base import Metric
 from velodrome.tasks.registry import task_of_result
-
-
-def objective_of(objective: str | None, target: str | None, own: str | None) -> str:
-    """What a race is judged by: as requested, else the time to its target if there is one, else throughput."""
-    return objective or ("time-to-accuracy" if target or own else "throughput")
-
-
-def target_of(objective: str, target: str | None, own: str | None) -> str | None:
-    """The target that an objective is judged with: as requested; the race's own only for the time to it."""
-    return target or (own if objective == "time-to-accuracy" else None)
 
 
 def qualities_of(rows: Sequence[Row]) -> list[Measure]:
@@ -128,7 +118,7 @@ def twins_of(rows: Sequence[Row]) -> dict[str, str]:
 
 def ask(
     rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None,
-    margins: Margins = Margins(), *, every: bool = False,  # noqa: B008 - frozen
+    margins: Tolerances = Tolerances(), *, every: bool = False,  # noqa: B008 - frozen
 ) -> Question:
     """Make an objective ready for these rows, which were compared with the same target.
 
@@ -158,6 +148,8 @@ def ask(
             found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins, every=every)
+    one_seed = tuple(row.name for row in rows if has_one_seed(row.results))
+    found = replace(found, one_seed=one_seed)
     if objective == "accuracy":  # what no other program changes
         return found
     timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
@@ -177,9 +169,9 @@ def _duration(accurate: Guarded) -> Question:
                     seen_worse=accurate.seen_worse)
 
 
-def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
+def _accuracy(rows: Sequence[Row], margins: Tolerances) -> Question:
     quality, metric = quality_of(rows), metric_of(rows)
-    candidates = _of_measure(rows, quality.name)
+    candidates = tuple(_one_training(one) for one in _of_measure(rows, quality.name))
     found = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
     )
@@ -190,8 +182,16 @@ def _accuracy(rows: Sequence[Row], margins: Margins) -> Question:
     return replace(found, contest=contest, scale="points", tolerance=margin)
 
 
+def _one_training(candidate: Candidate) -> Candidate:
+    """A candidate whose repetitions are one training counts with the first of them."""
+    if not has_one_seed(candidate.row.results):
+        return candidate
+    first = min(candidate.blocks)
+    return replace(candidate, blocks={first: candidate.blocks[first]})
+
+
 def _cost(
-    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Margins, *, every: bool
+    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Tolerances, *, every: bool
 ) -> Question:
     guarded = target is None and not every
     accurate = accurate_enough(rows, margins.accuracy) if guarded else Guarded(tuple(rows), len(rows))

@@ -12,17 +12,14 @@ from typing import Any, Literal
 
 from velodrome.events.endings import ended_early
 from velodrome.job.job import Target
-from velodrome.judge.affordable import as_option
+from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
 from velodrome.judge.compare import Row, compare, tasks_of
 from velodrome.judge.decide import Outcome
-from velodrome.judge.early_end import Limit, limits
-from velodrome.judge.estimate import in_words
-from velodrome.judge.lead import Lead, in_list, times
 from velodrome.judge.measures import Result
-from velodrome.judge.objective import accurate_enough, ask, objective_of, target_of
-from velodrome.judge.question import Question
-from velodrome.judge.tolerances import Margins
+from velodrome.judge.objective import accurate_enough, ask
+from velodrome.judge.phrases import Lead, as_option, in_list, in_words, times
+from velodrome.judge.question import Question, Tolerances, objective_of, target_of
 
 #: Attempts of a configuration that all failed after which it is not tried again.
 MOST_FAILURES = 2
@@ -39,7 +36,7 @@ class Criteria:
 
     objective: str | None = None
     target: str | None = None
-    margins: Margins = field(default_factory=Margins)
+    margins: Tolerances = field(default_factory=Tolerances)
     #: Epochs before which no configuration is out for not reaching the target.
     grace: int | None = None
 

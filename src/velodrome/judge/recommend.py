@@ -11,33 +11,32 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from velodrome.judge.advice import Commands
-from velodrome.judge.background_load import foreign_note
 from velodrome.judge.caveats import (
     KEEP_BATCH,
-    as_sentence,
+    OTHER_SEEDS,
     configurations_of,
     crashes,
     doubts,
     late_note,
+    one_seed_note,
     other_trainings,
     straggler_note,
     unreported_note,
     updates_note,
 )
 from velodrome.judge.compare import Row
+from velodrome.judge.conditions import data_note, load_note
 from velodrome.judge.configuration import names_of
-from velodrome.judge.data_versions import data_note
-from velodrome.judge.lead import in_list
 from velodrome.judge.objective import ask
-from velodrome.judge.question import Price, Question
+from velodrome.judge.phrases import as_sentence, in_list
+from velodrome.judge.question import Price, Question, Tolerances
 from velodrome.judge.reliability import misses_note
-from velodrome.judge.tolerances import Margins
 from velodrome.judge.verdict import Recommendation, decide_verdict
 
 
 def recommend(
     rows: Sequence[Row], objective: str = "throughput", target: str | None = None, price: Price | None = None,
-    failed: int = 0, margins: Margins = Margins(),  # noqa: B008 - frozen
+    failed: int = 0, margins: Tolerances = Tolerances(),  # noqa: B008 - frozen
     crashed: Mapping[str, int] = MappingProxyType({}), commands: Commands = Commands(),  # noqa: B008 - frozen
 ) -> Recommendation:
     """Answer for rows compared with the same target.
@@ -53,7 +52,7 @@ def recommend(
 
 
 def _answer(
-    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, failed: int, margins: Margins,
+    rows: Sequence[Row], objective: str, target: str | None, price: Price | None, failed: int, margins: Tolerances,
     crashed: Mapping[str, int], commands: Commands,
 ) -> Recommendation:
     counts = configurations_of(rows, crashed, target)
@@ -70,6 +69,8 @@ def _answer(
         return Recommendation(objective, "nothing", f"{reason}.", "", f"{way_out}.",
                               caveats=(*map(as_sentence, question.notes), *unfinished), configurations=counts)
     found = decide_verdict(question, commands)
+    if question.one_seed and found.decision == "open" and (question.objective == "accuracy" or question.seen_worse):
+        found = replace(found, next=OTHER_SEEDS)
     reasons = _doubts(question, found)
     if reasons:
         found = replace(found, verdict=_doubted(question, found), next=_after_doubts(question, found, commands))
@@ -103,7 +104,8 @@ def _after_doubts(question: Question, found: Recommendation, commands: Commands)
         return KEEP_BATCH
     if found.decision != "open":
         return commands.more(question.standing.looks + 3, idle=question.slowed)
-    return commands.idle(question.standing.looks, question.idle.standing.more) if question.slowed else found.next
+    standing = question.standing
+    return commands.idle(standing.looks, standing.more, question.anew) if question.slowed else found.next
 
 
 def _doubts(question: Question, found: Recommendation) -> tuple[str, ...]:
@@ -136,7 +138,7 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append(misses_note(question, chosen, found.lead))
     if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
-    notes += [unreported_note(rows), straggler_note(rows)]
+    notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
 
 
@@ -155,7 +157,7 @@ def _other_means(question: Question, found: Recommendation) -> str:
 
 
 def _load(rows: Sequence[Row]) -> str:
-    return foreign_note([result for row in rows for result in row.results])
+    return load_note([result for row in rows for result in row.results])
 
 
 def _twins(twins: Mapping[str, str]) -> str:

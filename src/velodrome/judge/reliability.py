@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from velodrome.judge.attempts import cost_of_unseen
-from velodrome.judge.lead import Lead
+from velodrome.judge.phrases import Lead
 from velodrome.judge.question import Candidate, Question
 
 

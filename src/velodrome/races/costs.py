@@ -18,8 +18,8 @@ from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
+from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
-from velodrome.judge.remaining import Tried, estimate_script
 from velodrome.machine import cores
 from velodrome.races.repetitions import similar
 from velodrome.run.dry_run import measure

@@ -12,8 +12,8 @@ from velodrome.events.endings import BEATEN
 from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
-from velodrome.judge.affordable import REPEATED_SHARE
-from velodrome.judge.early_end import Limit
+from velodrome.judge.attempts import Limit
+from velodrome.judge.budget import REPEATED_SHARE
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure

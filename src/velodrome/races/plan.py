@@ -16,12 +16,12 @@ from velodrome.job.job import Job
 from velodrome.job.race import Entry, Race
 from velodrome.job.resolve import has_baselines
 from velodrome.job.script import LONGEST_SCRIPT, batch_note
-from velodrome.judge.affordable import Affordable, afford, as_option, contenders
 from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.budget import Affordable, afford, contenders
 from velodrome.judge.configuration import Configuration, names_of
-from velodrome.judge.estimate import Estimate, basis_of, in_full
-from velodrome.judge.estimate import in_words as duration
-from velodrome.judge.lead import in_list
+from velodrome.judge.estimate import Estimate, basis_of
+from velodrome.judge.phrases import as_option, in_full, in_list
+from velodrome.judge.phrases import in_words as duration
 from velodrome.races.check import check_race
 from velodrome.races.costs import MOST_SECONDS, Costs, worth_measuring
 from velodrome.races.default_race import complete_race

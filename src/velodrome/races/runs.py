@@ -17,8 +17,7 @@ from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
-from velodrome.judge.background_load import foreign_load, is_loaded
-from velodrome.judge.data_versions import change_note
+from velodrome.judge.conditions import background_load, change_note, is_loaded
 from velodrome.races.calibration import Calibration
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
@@ -173,7 +172,7 @@ class RaceRuns:
             self._spared = True
             return
         before = self.results[entry.name]
-        self._observer.note(f"{entry.name} is repeated: other programs used {foreign_load(before)} at the same time")
+        self._observer.note(f"{entry.name} is repeated: other programs used {background_load(before)} at the same time")
         try:
             self._attempt(entry)
         except BaseException:
@@ -210,7 +209,7 @@ def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None =
 
 
 def _share(result: Result) -> float:
-    load = foreign_load(result)
+    load = background_load(result)
     return load.share if load is not None else 0.0
 
 

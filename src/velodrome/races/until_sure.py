@@ -14,12 +14,12 @@ from typing import Any
 
 from velodrome.events.endings import ended_early
 from velodrome.job.race import Entry, Race
-from velodrome.judge.affordable import Affordable, afford, as_option, contenders, cut_short
+from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.budget import Affordable, afford, contenders, cut_short
+from velodrome.judge.conditions import newest
 from velodrome.judge.configuration import Configuration, names_of
-from velodrome.judge.data_versions import newest
-from velodrome.judge.early_end import Limit
-from velodrome.judge.lead import in_list
+from velodrome.judge.phrases import as_option, in_list
 from velodrome.judge.progress import (
     MOST_FAILURES,
     Criteria,
@@ -31,7 +31,7 @@ from velodrome.judge.progress import (
     promises,
     standings,
 )
-from velodrome.judge.tolerances import parse_margins
+from velodrome.judge.question import parse_tolerances
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver, Result
@@ -42,8 +42,8 @@ def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
     """What a race is judged by; its target counts if all jobs have the same."""
     found = set(targets)
     return Criteria(
-        race.objective, found.pop() if len(found) == 1 else None, parse_margins(race.tolerance, race.accuracy_margin),
-        race.grace,
+        race.objective, found.pop() if len(found) == 1 else None,
+        parse_tolerances(race.tolerance, race.accuracy_margin), race.grace,
     )
 
 

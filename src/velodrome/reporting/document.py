@@ -11,13 +11,11 @@ from typing import Any
 from velodrome.job.job import Target
 from velodrome.judge.caveats import drift_note
 from velodrome.judge.compare import Row, compare, tasks_of
+from velodrome.judge.conditions import data_note, host_lines
 from velodrome.judge.configuration import implementation_lines, text_of, varied
-from velodrome.judge.data_versions import data_note
-from velodrome.judge.hosts import host_lines
-from velodrome.judge.objective import ask, target_of
-from velodrome.judge.question import OBJECTIVES
+from velodrome.judge.objective import ask
+from velodrome.judge.question import OBJECTIVES, Tolerances, target_of
 from velodrome.judge.recommend import recommend
-from velodrome.judge.tolerances import Margins
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.calibration import rates
 from velodrome.reporting import confusion, curves, tables, usage
@@ -73,7 +71,7 @@ class Report:
 
 def make_report(
     record: RaceRecord, objective: str | None = None, target: str | None = None,
-    margins: Margins = Margins(),  # noqa: B008 - frozen
+    margins: Tolerances = Tolerances(),  # noqa: B008 - frozen
 ) -> Report:
     """Analyse a race; without an objective, time to its target if it has one, else throughput."""
     chosen = record.objective_for(objective, target)

@@ -17,14 +17,12 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Race
 from velodrome.judge.advice import Commands
-from velodrome.judge.affordable import cut_short
+from velodrome.judge.budget import cut_short
 from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
+from velodrome.judge.conditions import labelled
 from velodrome.judge.configuration import Configuration
-from velodrome.judge.data_versions import labelled
-from velodrome.judge.objective import objective_of, target_of
-from velodrome.judge.question import OBJECTIVES, Price
+from velodrome.judge.question import OBJECTIVES, Price, Tolerances, objective_of, parse_tolerances, target_of
 from velodrome.judge.recommend import recommend
-from velodrome.judge.tolerances import Margins, parse_margins
 from velodrome.judge.verdict import Recommendation
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, reason_of
@@ -81,10 +79,12 @@ class RaceRecord:
         own = self.race.objective if target is None else None
         return objective_of(objective or (own if own in OBJECTIVES else None), target, self.target)
 
-    def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Margins:
+    def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Tolerances:
         """Margins as requested, else as the race says."""
-        given = self.race.tolerance, self.race.accuracy_margin
-        return parse_margins(given[0] if tolerance is None else tolerance, given[1] if accuracy is None else accuracy)
+        return parse_tolerances(
+            self.race.tolerance if tolerance is None else tolerance,
+            self.race.accuracy_margin if accuracy is None else accuracy,
+        )
 
     def commands(self, rows: Sequence[Row]) -> Commands:
         """Commands on this race, of which these are all rows."""
@@ -92,7 +92,7 @@ class RaceRecord:
 
     def answers(
         self, rows: Sequence[Row], objective: str | None = None, target: str | None = None,
-        price: Price | None = None, margins: Margins | None = None,
+        price: Price | None = None, margins: Tolerances | None = None,
     ) -> dict[str, Recommendation]:
         """The recommendation for each task of the rows, by its name; by default as the race says."""
         chosen = self.objective_for(objective, target)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.judge.advice import settling
-from velodrome.judge.background_load import is_loaded
 from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
+from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.measures import MIB, Measure
 from velodrome.judge.objective import qualities_of

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from velodrome.judge.background_load import is_loaded
 from velodrome.judge.compare import Row
+from velodrome.judge.conditions import is_loaded
 from velodrome.judge.statistics import Ratio, ratio
 from velodrome.studies.load import Claim, Study
 from velodrome.studies.plan import Setting, StudyPlan

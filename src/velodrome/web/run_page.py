@@ -35,7 +35,7 @@ from velodrome.tasks.correctness_bits import decode, fingerprint
 from velodrome.tasks.registry import task_of_result
 from velodrome.web import run_view, wording
 from velodrome.web.app import JsonAnswer, full_name, page, run_of
-from velodrome.web.board import Boards
+from velodrome.web.processes import Boards
 from velodrome.web.security import host_name, is_loopback
 
 MOST_LINES = 400

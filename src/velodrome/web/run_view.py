@@ -18,9 +18,8 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
-from velodrome.judge.background_load import foreign_note
+from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
-from velodrome.judge.hosts import host_lines
 from velodrome.printable import shown
 from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
 from velodrome.run.store import RunFolder
@@ -201,7 +200,7 @@ def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """What a reader of a run should know."""
-    note = foreign_note([result]) if result.get("hosts") else None
+    note = load_note([result]) if result.get("hosts") else None
     return [f"Not reliable: {note}; repeat the run on an idle machine."] if note else []
 
 

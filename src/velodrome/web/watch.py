@@ -25,10 +25,10 @@ from velodrome.errors import VelodromeError
 from velodrome.job.job import Target
 from velodrome.job.names import expand
 from velodrome.job.race import Entry
+from velodrome.judge.budget import Progress, Remaining, remaining
 from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, compare
 from velodrome.judge.configuration import label_of
-from velodrome.judge.remaining import Progress, Remaining, remaining
 from velodrome.judge.statistics import Ratio
 from velodrome.races.folder import RaceFolder
 from velodrome.reporting.load import RaceRecord, load_race

@@ -1,21 +1,34 @@
-"""What a training process can do with its learner instead of training it.
+"""What a training process can do instead of training.
 
-These are a second of training for `velodrome check`, and the evaluation of a saved model for `velodrome runs verify`.
-Both use engine, task and data as training does. A saved model is exported in `worker/onnx_export.py`."""
+With its learner: a second of training for `velodrome check`, and the evaluation of a saved model for `velodrome runs
+verify`. Both use engine, task and data as training does. Without one: a saved model is written as ONNX, with what a
+server must know to feed it. The engine's own outputs on some examples of the test set are written beside it: the
+controller compares them with what ONNX Runtime computes before it keeps the file."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from velodrome.job.job import Job, Mesh
+from velodrome.catalog.base import Engine
+from velodrome.catalog.registry import engine_of
+from velodrome.data.examples import ExampleSet
+from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
+from velodrome.job.job import Mesh
+from velodrome.models.description import check_data
 from velodrome.models.generators import preserved
+from velodrome.models.recipe import read_description
+from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.variables import CHECK, EXPORT
@@ -69,7 +82,7 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
     learner.average_statistics()
     expected = seconds / batch * len(data.test)
     test = _evaluated(context, learner) if expected <= EVALUATION_SECONDS else Counts()
-    _report(context, learner, job, test, steps)
+    _report(context, learner, test, steps)
 
 
 def _paced(learner: Learner, done: int, steps: int, seconds: float) -> tuple[int, float]:
@@ -87,7 +100,7 @@ def _paced(learner: Learner, done: int, steps: int, seconds: float) -> tuple[int
 
 def evaluate_saved(context: Context, learner: Learner) -> None:
     """Evaluate the model that was loaded in place of a new one, on the whole test set."""
-    _report(context, learner, context.job, _evaluated(context, learner), 0)
+    _report(context, learner, _evaluated(context, learner), 0)
 
 
 def _evaluated(context: Context, learner: Learner) -> Counts:
@@ -97,7 +110,7 @@ def _evaluated(context: Context, learner: Learner) -> Counts:
     return counts
 
 
-def _report(context: Context, learner: Learner, job: Job, test: Counts, steps: int) -> None:
+def _report(context: Context, learner: Learner, test: Counts, steps: int) -> None:
     correct = learner.answers
     context.events.emit(
         "result", test=context.task.fields(test), history=[], parameters=learner.parameters, steps=steps,
@@ -125,3 +138,171 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
     elif is_dataclass(value):
         for each in fields(value):
             yield from _arrays(getattr(value, each.name))
+
+
+#: Arrays by the names of the data set.
+Named = dict[str, NDArray[Any]]
+#: Words of a row of a language model that carries a state, and of any other one at most.
+_WORDS = 20
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an engine wrote: its own outputs for the examples, and what only it knows about the graph."""
+
+    #: Of a language model, the scores of the word after the last one.
+    expected: NDArray[Any]
+    state: tuple[ServedState, ...] = ()
+    only_batch: int | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+class Exporter(Protocol):
+    """The module `onnx_export` of an engine."""
+
+    #: Packages that it needs besides the framework.
+    NEEDS: tuple[str, ...]
+
+    def export(self, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
+        """Write the model of a folder to a file. Its graph takes inputs as the data set stores them."""
+
+
+class Outputs(Protocol):
+    """The module `onnx_export` of an engine whose models another one writes (`Engine.exported_by`)."""
+
+    def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
+        """What the model of a folder returns for inputs as the data set stores them."""
+
+
+def export(context: Context, folder: Path) -> None:
+    """Export the model of the folder above `folder` into it; only the engine's own outputs, if another engine writes
+    the graph."""
+    saved = folder.parent
+    about = read_description(saved, context.job.model, context.job.model_args)
+    engine = engine_of(context.job)
+    module = _exporter(engine)
+    check_data(about, context.data)
+    inputs, targets = _examples(context)
+    with context.events.phase("build"):
+        if engine.exported_by is None:
+            _refuse_without(module.NEEDS, engine.name)
+            exported = _written(cast(Exporter, module), saved, about, folder / ONNX, inputs)
+            describe(context, about, exported).write(folder / SERVED)
+        else:
+            exported = Exported(cast(Outputs, module).outputs(saved, about, inputs))
+    for note in exported.notes:
+        context.events.emit("warning", message=note)
+    with (folder / EXAMPLES).open("wb") as stream:
+        np.savez_compressed(stream, expected=exported.expected, **_prefixed("in", inputs), **_prefixed("y", targets))
+    context.events.emit(
+        "result", test=context.task.fields(Counts()), history=[], parameters=0, steps=0,
+        metrics=context.task.definitions(), pace=Pace(0).fields(),
+    )
+
+
+def _exporter(engine: Engine) -> ModuleType:
+    """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
+    own = f"{engine.worker.rpartition('.')[0]}.onnx_export"
+    for name in (own, f"velodrome.engines.{engine.tasks_of}.onnx_export"):
+        if find_spec(name) is not None:
+            return import_module(name)
+    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
+
+
+def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
+    try:
+        return module.export(saved, about, file, inputs)
+    except (VelodromeError, OSError):
+        raise
+    except Exception as error:  # converters raise what they like
+        raise RunFailed(f"model {about['model']!r} cannot be written as ONNX: {headline(str(error))}") from error
+
+
+def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise BadRequest(
+            f"exporting a model of {engine} needs {' and '.join(missing)} in the interpreter that trains with it: "
+            f"python -m pip install {' '.join(missing)}"
+        )
+
+
+def _examples(context: Context) -> tuple[Named, Named]:
+    """Examples spread over the test set: inputs and targets as the data set stores them."""
+    data = context.data
+    if data.kind == "images":
+        places = _spread(len(data.test))
+        return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
+    if data.kind == "arrays":
+        inputs, targets = data.test.gather(_spread(len(data.test)))
+        return dict(inputs), dict(targets)
+    length = min(context.job.unroll or _WORDS, _WORDS)
+    starts = _spread(len(data.test) - length)
+    words = np.asarray(data.test)[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    return {"words": words[:, :-1]}, {"y": words[:, -1]}
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    if count < 1:
+        raise BadRequest("the data set has no test examples that the exported model could be compared on")
+    return np.linspace(0, count - 1, min(count, CHECKED_EXAMPLES)).astype(np.int64)
+
+
+def _prefixed(prefix: str, arrays: Named) -> dict[str, Any]:
+    return {f"{prefix}:{name}": array for name, array in arrays.items()}
+
+
+def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> Served:
+    """What the server must know: from the data set, which names classes, and from the saved model."""
+    data, job = context.data, context.job
+    common: dict[str, Any] = {
+        "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
+        "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
+    }
+    if data.kind == "images":
+        shape = tuple(data.input_shape)
+        return Served(
+            kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
+            classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
+        )
+    if data.kind == "arrays":
+        inputs = tuple(
+            ServedInput(
+                name=each.name, shape=each.shape, dtype=_fed(each.dtype, each.is_whole, each.name in data.images),
+                image=each.name in data.images,
+            )
+            for each in data.inputs
+        )
+        columns = dict(data.columns)
+        return Served(
+            kind="arrays", inputs=inputs, classes=_outputs_of(data, common["task"], columns),
+            brightest=1 / data.scale, pixels=_pixels(about), columns=columns, **common,
+        )
+    stateful = bool(exported.state)
+    return Served(
+        kind="text", inputs=(ServedInput(name="words", shape=(1,) if stateful else (-1,), dtype="int64"),),
+        vocabulary=tuple(data.vocabulary), context=1 if stateful else about["context"], state=exported.state, **common,
+    )
+
+
+def _fed(dtype: str, whole: bool, image: bool) -> Dtype:
+    """The format in which the graph takes an input."""
+    if image and dtype == "uint8":
+        return "uint8"
+    return "int64" if whole and dtype != "bool" else "float32"
+
+
+def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: about[name] for name in ("pixels", "scale", "offset") if name in about}
+
+
+def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
+    return tuple(names) or tuple(str(number) for number in range(classes or 0))
+
+
+def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+    if task in ("classification", "multi-label"):
+        return _names(data.class_names, data.classes)
+    if task == "binary":
+        return _names(data.class_names, 2)
+    targets = tuple(column["name"] for column in columns.get("targets", ()))
+    return targets or tuple(data.class_names) or tuple(each.name for each in data.targets)

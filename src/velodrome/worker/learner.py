@@ -1,19 +1,36 @@
-"""What an engine offers under one strategy: the interface between the one training loop and every framework."""
+"""What an engine offers under one strategy: the interface between the one training loop and every framework.
+
+Most learners sum by a transport whatever is no gradient (`TransportLearner`); those of engines with a zoo of their own
+also share weights by name, the evaluation of images, and saved models (`ZooLearner`)."""
 
 from __future__ import annotations
 
+import json
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
+from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.job.job import Mesh
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.models.generators import Generators, of_process
+from velodrome.models.initial_weights import read_matching
+from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
+from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import evaluation_indices
+from velodrome.transport.base import Transport
+from velodrome.transport.mpi import MpiTransport
+from velodrome.transport.rendezvous import Ranks
+from velodrome.worker.context import Context
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]
@@ -149,3 +166,174 @@ class Learner(ABC):
 
     def close(self) -> None:  # noqa: B027 (most have nothing to do)
         """Leave together: after this no peer may depend on this process."""
+
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+
+
+class TransportLearner(Learner):
+    """A learner that exists in every worker; whatever is no gradient is summed by the transport, in float64."""
+
+    def __init__(self, context: Context, transport: Transport) -> None:
+        self._context, self._transport = context, transport
+
+    def sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Replace a vector by its sum over the processes, and return it."""
+        with self._context.waiting():
+            self._transport.all_reduce(vector)
+        return vector
+
+    def sum_counts(self, counts: Counts) -> Counts:
+        """The sum of the processes' counts."""
+        names = self._context.task.counted
+        return Counts.of(self.sum_vector(counts.vector(names)), names)
+
+    def total(self, counts: Counts) -> Counts:
+        return self.sum_counts(counts)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return gather(data, self._transport.rank, self._transport.size, self.sum_vector)
+
+    def count_classified(
+        self, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
+        classes: int,
+    ) -> Counts:
+        """Count, over all processes, an evaluation of a part whose examples `mine` this process classified as
+        `predicted`, with this summed loss. Sets `confusion` and, for the test set, `answers`."""
+        labels = np.asarray(examples.labels[mine], np.int64)
+        right = predicted == labels
+        if part == "test":
+            whole = np.zeros(len(examples), np.bool_)
+            whole[mine] = right
+            right_of_all = self.sum_vector(correctness_bits.to_vector(whole))
+            self.answers = correctness_bits.from_vector(right_of_all, len(examples))
+        if classes <= MAX_CONFUSION_CLASSES:
+            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+            self.confusion = self.sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
+        return self.sum_counts(Counts(len(mine), loss, {"correct": int(right.sum())}))
+
+    def average_statistics(self) -> None:
+        """Nothing: for models without moving statistics."""
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+Vector = NDArray[np.float64]
+
+
+def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector]) -> list[bytes]:
+    """The data of all processes, in each of them; `total` returns the sum of the processes' vectors."""
+    lengths = np.zeros(size)
+    lengths[rank] = len(data)
+    lengths = total(lengths).round().astype(np.int64)
+    table = np.zeros((size, int(lengths.max())))
+    table[rank, : len(data)] = np.frombuffer(data, np.uint8)
+    numbers = total(table.ravel()).round().astype(np.uint8).reshape(table.shape)
+    return [row[:length].tobytes() for row, length in zip(numbers, lengths, strict=True)]
+
+
+def connect_mpi(context: Context) -> MpiTransport:
+    """Join the job's MPI ranks; when a peer is lost, report it and end the process."""
+
+    def on_lost(message: str) -> None:
+        try:
+            context.events.emit("error", cause="peer", message=message, traceback=None)
+        finally:  # who reads it may be gone, too
+            os._exit(1)
+
+    return MpiTransport(Ranks.of(context.world), context.job.start_timeout, on_lost)
+
+
+WEIGHTS = "model.safetensors"
+Values = dict[str, NDArray[Any]]
+
+
+class ZooLearner(TransportLearner):
+    """Trains a network of the zoo, whose tensors have the names that `--weights` and saved models use."""
+
+    #: What the description of a saved model names as engine, and what `saved.load` of the engine returns.
+    engine: str
+    loaded: str
+
+    def __init__(self, context: Context, transport: Transport) -> None:
+        super().__init__(context, transport)
+        self._rates: NDArray[np.float64] = np.array([context.job.rate])
+        if context.is_chief and claims_equivalence(context.job):
+            self._warn(equivalence_warnings(context.job.model, zoo_differences(context.job.model)))
+
+    def _warn(self, notes: tuple[str, ...]) -> None:
+        for note in notes if self._context.is_chief else ():
+            self._context.events.emit("warning", message=note)
+
+    def initial_values(self, shapes: Mapping[str, tuple[int, ...]]) -> Values:
+        """The tensors to start from in place of new ones: those of a saved model, or those that `--weights` matches."""
+        if self._context.saved_model is not None:
+            return dict(load_file(self._context.saved_model / WEIGHTS))
+        if not self._context.job.weights:
+            return {}
+        values, notes = read_matching(self._context.job.weights, shapes)
+        self._warn(notes)
+        return values
+
+    def set_rate(self, rate: float) -> None:
+        self.set_rates(np.array([rate]))
+
+    def set_rates(self, rates: NDArray[np.float64]) -> None:
+        self._rates = rates
+
+    def agree(self, number: int) -> int:
+        agreed = np.array([number], np.int64)
+        with self._context.waiting():
+            self._transport.broadcast(agreed)
+        return int(agreed[0])
+
+    def evaluate_images(
+        self, part: Part, size: int, predict: Callable[[NDArray[Any], NDArray[np.int64]], tuple[float, Any]]
+    ) -> Counts:
+        """Count a part of labelled images; `predict` returns the summed loss and the classes of at most `size` images
+        with these labels."""
+        examples = getattr(self._context.data, part)
+        mine = evaluation_indices(len(examples), self._transport.rank, self._transport.size)
+        loss, predicted = 0.0, np.empty(len(mine), np.int64)
+        for low in range(0, len(mine), size):
+            chosen = mine[low : low + size]
+            labels = np.asarray(examples.labels[chosen], np.int64)
+            summed, predicted[low : low + size] = predict(examples.images[chosen], labels)
+            loss += summed
+            self._context.status.seen += 1
+        return self.count_classified(part, examples, mine, predicted, loss, self._context.data.classes)
+
+    # -- the saved model
+
+    @abstractmethod
+    def _saved_tensors(self) -> Values:
+        """What is saved of the trained network."""
+
+    @abstractmethod
+    def _description(self) -> dict[str, Any]:
+        """What is required, besides the tensors, to load the model."""
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        job, data = self._context.job, self._context.data
+        with files.atomic_path(folder / WEIGHTS) as partial:
+            save_file({name: np.ascontiguousarray(value) for name, value in self._saved_tensors().items()}, partial)
+        about = {"engine": self.engine, "model": job.model, "dtype": job.dtype, "file": WEIGHTS,
+                 "dataset": data.name, **self._description()}
+        if vocabulary := getattr(data, "vocabulary", None):
+            about |= {"kind": "text", "vocabulary": len(vocabulary)}
+            files.write_text(folder / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False) + "\n", sync=False)
+        files.write_text(folder / README, self._readme(about, folder), sync=False)
+        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+
+    def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
+        return "\n".join([
+            f"# Model `{about['model']}`, trained by Velodrome", "",
+            f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that "
+            f"both engines can start from them (`--weights`). In the environment of `velodrome engines install "
+            f"{self.engine}`:", "",
+            "```python", "from pathlib import Path", "", f"from velodrome.engines.{self.engine}.saved import load", "",
+            f"{self.loaded} = load(Path({str(folder.resolve())!r}))", "```", "",
+        ])

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ from velodrome.worker.learner import Learner
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25
+#: What an engine's `connect` returns for its learner: a transport, a strategy, a mesh.
+Peers = TypeVar("Peers")
 
 
 def schedules(context: Context) -> Callable[[int], Steps]:
@@ -46,6 +48,16 @@ def schedules(context: Context) -> Callable[[int], Steps]:
         for message in (*warnings, *left_out(context.job, context.strategy)):
             context.events.emit("warning", message=message)
     return partial(context.task.schedule, context.job, context.data)
+
+
+def train(context: Context, connect: Callable[[], Peers], build: Callable[[Peers], Learner]) -> None:
+    """Join the other processes, load the data, build the learner and train: the phases of a process that computes."""
+    with context.events.phase("connect"), context.waiting():
+        peers = connect()
+    _ = context.data  # a phase of its own
+    with context.events.phase("build"):
+        learner = build(peers)
+    run(context, learner)
 
 
 def run(context: Context, learner: Learner) -> None:

@@ -29,8 +29,7 @@ from velodrome.files import if_full
 from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
 from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Context, Emitter
 from velodrome.worker.host import (
     avoid_missing_tiles,
     claim_cores,
@@ -40,7 +39,7 @@ from velodrome.worker.host import (
     watch_lifeline,
 )
 from velodrome.worker.listening import listening_at
-from velodrome.worker.sampler import CpuTime, Sampler, sampling_interval
+from velodrome.worker.sampler import CpuTime, heartbeat
 
 #: How much longer than its supervisor a worker waits for its peers.
 SUPERVISOR_FIRST_SECONDS = 10.0
@@ -88,13 +87,37 @@ def main(words: list[str] | None = None) -> NoReturn:
 
 
 def work(options: argparse.Namespace, events: Emitter) -> None:
-    """Train this process's part of the job that the environment describes."""
+    """Train this process's part of the job that the environment describes, or do what it is to do instead."""
     events.emit("hello", **describe_process(os.environ.get(JOB)))
+    cpu_time = CpuTime()  # of all cores of the job: this process is not pinned yet
+    context = read_context(options, events)
+    job, world = context.job, context.world
+    share_host(world.most_on_a_host("worker"))
+    with ExitStack() as stack:
+        if any(member.port for member in world.members):
+            stack.enter_context(listening_at(world.me.host))
+        stack.enter_context(heartbeat(events, context.status, cpu_time))
+        if job.script is not None:
+            from velodrome.worker import script
+
+            script.run(context)
+            return
+        with events.phase("import"):
+            engine = import_module(engine_of(job).worker)
+        if context.export_to is not None:
+            from velodrome.worker import actions
+
+            actions.export(context, context.export_to)
+        else:
+            engine.train(context)
+
+
+def read_context(options: argparse.Namespace, events: Emitter) -> Context:
+    """Parse the job and its world from the environment, and give this process its cores and threads."""
     job = Job.model_validate_json(os.environ[JOB])
     if options.supervised:
         job = job.model_copy(update={"start_timeout": job.start_timeout + SUPERVISOR_FIRST_SECONDS})
     slot, slots = map(int, options.slot.split("/"))
-    cpu_time = CpuTime()
     threads = claim_cores(slot, slots, job.threads)
     limit_threads(threads)
     avoid_missing_tiles()
@@ -106,24 +129,7 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
         from velodrome.worker import actions
 
         actions.prepare(context, instead)
-    share_host(context.world.most_on_a_host("worker"))
-    with ExitStack() as stack:
-        if any(member.port for member in context.world.members):
-            stack.enter_context(listening_at(context.world.me.host))
-        interval = sampling_interval()
-        if interval > 0:
-            sampler = Sampler(events, context.status, cpu_time, interval)
-            sampler.start()
-            stack.callback(sampler.stop)
-        if job.script is not None:
-            import_module("velodrome.worker.script").run(context)
-            return
-        with events.phase("import"):
-            engine = import_module(engine_of(job).worker)
-        if context.export_to is not None:
-            import_module("velodrome.worker.onnx_export").run(context, context.export_to)
-            return
-        engine.train(context)
+    return context
 
 
 def exit_code_of(error: BaseException) -> int:

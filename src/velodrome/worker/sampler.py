@@ -19,8 +19,7 @@ import psutil
 
 from velodrome.machine import allowed_cores, busy_seconds
 from velodrome.variables import CONTROLLER, MEASURE
-from velodrome.worker.context import Status
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Emitter, Status
 
 
 @dataclass(frozen=True)
@@ -163,6 +162,21 @@ class Sampler(threading.Thread):
         """End with a last sample, so that a run of less than a second has one too."""
         self._done.set()
         self.sample()
+
+
+@contextmanager
+def heartbeat(events: Emitter, status: Status, cpu_time: CpuTime) -> Iterator[None]:
+    """Report every second what the process uses, and its progress, until the block ends."""
+    interval = sampling_interval()
+    if interval == 0:
+        yield
+        return
+    sampler = Sampler(events, status, cpu_time, interval)
+    sampler.start()
+    try:
+        yield
+    finally:
+        sampler.stop()
 
 
 #: A process that uses less than this share of a core does nothing.

@@ -14,7 +14,7 @@ from typing import Any
 
 from velodrome import figures
 from velodrome.job.script import COUNTS
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Emitter
 
 _READER = Path(__file__).with_name("reading.py")
 #: Groups that are of every split of their line.

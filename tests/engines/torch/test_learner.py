@@ -16,8 +16,7 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.transport.base import Alone
 from velodrome.worker import loop
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import LineEmitter
+from velodrome.worker.context import Context, LineEmitter
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit

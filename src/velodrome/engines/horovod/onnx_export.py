@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.worker.onnx_export import Named
+from velodrome.worker.actions import Named
 
 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:

@@ -27,8 +27,7 @@ from velodrome.tasks.schedule import Schedule
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Part, State
-from velodrome.worker.zoo_learner import WEIGHTS, Values, ZooLearner
+from velodrome.worker.learner import WEIGHTS, Part, State, Values, ZooLearner
 
 EVALUATION_BATCH = 512
 

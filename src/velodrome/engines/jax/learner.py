@@ -24,8 +24,7 @@ from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import State
-from velodrome.worker.zoo_learner import ZooLearner
+from velodrome.worker.learner import State, ZooLearner
 
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)
 

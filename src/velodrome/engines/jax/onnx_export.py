@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from velodrome.engines.jax.saved import load
 from velodrome.models import jax_zoo
-from velodrome.worker.onnx_export import Named
+from velodrome.worker.actions import Named
 
 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:

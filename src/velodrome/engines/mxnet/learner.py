@@ -20,8 +20,7 @@ from velodrome.job.optimization import MOMENTUM
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import State
-from velodrome.worker.zoo_learner import WEIGHTS, Values, ZooLearner
+from velodrome.worker.learner import WEIGHTS, State, Values, ZooLearner
 
 
 class MxnetLearner(ZooLearner):

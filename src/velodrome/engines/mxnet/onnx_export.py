@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.engines.mxnet.saved import load
-from velodrome.worker.onnx_export import Named
+from velodrome.worker.actions import Named
 
 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:

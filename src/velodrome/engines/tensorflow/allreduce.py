@@ -23,7 +23,7 @@ from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.transport_learner import connect_mpi
+from velodrome.worker.learner import connect_mpi
 
 
 def writable_memory(tensor: tf.Tensor) -> NDArray[Any] | None:

@@ -18,8 +18,7 @@ from velodrome.catalog.world import Member, World
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
 from velodrome.transport.interfaces import is_address, listening_address
-from velodrome.worker.context import Context
-from velodrome.worker.emitter import Emitter
+from velodrome.worker.context import Context, Emitter
 from velodrome.worker.listening import EXPOSED, is_exposed
 
 _DISCONNECTED = (

@@ -25,8 +25,7 @@ from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Learner, Part, State
-from velodrome.worker.transport_learner import gather
+from velodrome.worker.learner import Inspection, Learner, Part, State, gather
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20

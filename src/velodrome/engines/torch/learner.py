@@ -27,8 +27,7 @@ from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Part, State
-from velodrome.worker.transport_learner import TransportLearner
+from velodrome.worker.learner import Inspection, Part, State, TransportLearner
 
 
 class TorchLearner(TransportLearner):

@@ -68,7 +68,7 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         return connect(context, gpus=gpus), found
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.strategies.allreduce import AllReduceLearner
-        from velodrome.worker.transport_learner import connect_mpi
+        from velodrome.worker.learner import connect_mpi
 
         return connect_mpi(context), AllReduceLearner
     return Alone(), TorchLearner

@@ -1,4 +1,4 @@
-"""How far one configuration is ahead of another, in words: numbers rounded so that they read well and never mislead."""
+"""Phrases that sentences of verdicts share: leads, durations and lists, rounded so that they never mislead."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _TIMES = 2.0
 _TENTH_PERCENT, _TENTH_POINT = 0.001, 0.1
 #: Ranges beyond this say nothing.
 _NOTHING = 10.0
+#: Budgets that are suggested exceed what is expected by this share, because estimates err.
+_SLACK = 1.1
 
 
 @dataclass(frozen=True)
@@ -215,3 +217,38 @@ def in_list(names: Sequence[str], most: int = 4) -> str:
     """`a`, `a and b`, `a, b and c`; longer lists are cut."""
     shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} more"]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def as_sentence(reason: str) -> str:
+    """A reason with its capital, unless it begins with the name of a configuration, and with its full stop."""
+    first = reason.split(" ", 1)[0]
+    return f"{reason if '/' in first else reason[0].upper() + reason[1:]}."
+
+
+def in_words(seconds: float) -> str:
+    """A duration as text, rounded."""
+    if seconds < 90:
+        return f"{max(1, math.ceil(seconds))} s"
+    if seconds < 5400:
+        return f"{math.ceil(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def in_full(seconds: float) -> str:
+    """A duration that somebody chose as text, to the second: `90 s`, `20 min`, `1 h 30 min`."""
+    if seconds < 120:
+        return f"{seconds:g} s"
+    hours, rest = divmod(round(seconds), 3600)
+    parts = ((hours, "h"), (rest // 60, "min"), (rest % 60, "s"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def as_option(seconds: float) -> str:
+    """A budget that is expected to be enough, as `--budget` takes it: `40s`, `12m`, `3h`."""
+    wanted = seconds * _SLACK
+    if wanted < 100:
+        return f"{math.ceil(wanted / 5) * 5}s"
+    if wanted < 5400:
+        return f"{math.ceil(wanted / 60)}m"
+    hours, minutes = divmod(math.ceil(wanted / 600) * 10, 60)
+    return f"{hours}h{minutes}m" if minutes else f"{hours}h"
