@@ -12,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.engines.torch import model_file as saved
+from velodrome.engines.torch import model_file
 from velodrome.engines.torch.calling import generators_of
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
 from velodrome.engines.torch.inspection import inspect_step
-from velodrome.engines.torch.model_file import average_buffers, broadcast_weights, start_from_weights
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
@@ -57,7 +56,7 @@ class TorchLearner(TransportLearner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
-        start_from_weights(context, self._model, transport.rank)
+        model_file.start_from_weights(context, self._model, transport.rank)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
@@ -230,7 +229,7 @@ class TorchLearner(TransportLearner):
     # -- statistics and evaluation
 
     def average_statistics(self) -> None:
-        average_buffers(self._model, self._among)
+        model_file.average_buffers(self._model, self._among)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -283,8 +282,8 @@ class TorchLearner(TransportLearner):
 
     def _own_state(self) -> State:
         """What this process has of the model and the optimizer."""
-        return {**saved.to_arrays("model.", self._model.state_dict()),
-                **saved.to_arrays("optimizer.", self._optimizer.state())}
+        return {**model_file.to_arrays("model.", self._model.state_dict()),
+                **model_file.to_arrays("optimizer.", self._optimizer.state())}
 
     def state(self) -> State:
         collected, self._state = self._state, None
@@ -295,14 +294,14 @@ class TorchLearner(TransportLearner):
         # Where parameters are shared, each process has put its first weights there by now, and the chief has tried to
         # save them. From here on all write the same numbers, so one may compute before the others are done.
         self._between_steps()
-        copy_by_name(self._model.state_dict(), saved.from_arrays("model.", state))
-        self._optimizer.load(saved.from_arrays("optimizer.", state))
+        copy_by_name(self._model.state_dict(), model_file.from_arrays("model.", state))
+        self._optimizer.load(model_file.from_arrays("optimizer.", state))
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
             return ()
-        return saved.check(self._context, self._network, self._model, self.save, folder, self._collected)
+        return model_file.check(self._context, self._network, self._model, self.save, folder, self._collected)
 
     def save(self, folder: Path) -> None:
         job = self._context.job
@@ -315,11 +314,11 @@ class TorchLearner(TransportLearner):
         average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
             average.swap()
-        saved.save(folder, self._model, description | self._task.description(self._network), self._collected)
+        model_file.save(folder, self._model, description | self._task.description(self._network), self._collected)
         if average is not None:
             average.swap()
 
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""
         with self._context.waiting():
-            broadcast_weights(self._model, self._transport)
+            model_file.broadcast_weights(self._model, self._transport)
