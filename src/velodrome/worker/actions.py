@@ -21,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.catalog.base import Engine
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
-from velodrome.job.job import Mesh
 from velodrome.models.description import check_data
 from velodrome.models.generators import preserved
 from velodrome.models.recipe import read_description
@@ -235,7 +236,7 @@ def _examples(context: Context) -> tuple[Named, Named]:
     if data.kind == "arrays":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
-    length = min(context.job.unroll or _WORDS, _WORDS)
+    length = min(UNROLL.of(context.job) or _WORDS, _WORDS)
     starts = _spread(len(data.test) - length)
     words = np.asarray(data.test)[starts[:, None] + np.arange(length + 1)].astype(np.int64)
     return {"words": words[:, :-1]}, {"y": words[:, -1]}

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.errors import BadRequest
-from velodrome.job.job import Mesh
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.models.generators import Generators, of_process
 from velodrome.models.initial_weights import read_matching

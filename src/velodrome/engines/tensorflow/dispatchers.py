@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.catalog.models import UNROLL
 from velodrome.engines.tensorflow.cluster import PeerMonitor
 from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, PARTS, Constants, Source, constants_of, gather
 from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slice_words, training_rows
@@ -265,7 +266,7 @@ class TextDispatcher(ParameterServer):
         self, rows: Rows, state: list[tf.Tensor], compute: Callable[[Sequence[tf.Tensor], Batch], StepResult]
     ) -> tuple[tf.Tensor, ...]:
         """All steps of the rows: their counts, and the state after the last word."""
-        unroll, size = self._context.job.unroll, self._network.counts_size
+        unroll, size = UNROLL.of(self._context.job), self._network.counts_size
 
         def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             result = compute(now, slice_words(rows, step, unroll))
@@ -285,7 +286,7 @@ class TextDispatcher(ParameterServer):
         self._scheduled, self._closure_steps = 0, self._steps_per_closure(schedule.steps)
 
     def _group(self, rows: Rows) -> _Group:
-        return _Group(rows, self._network.initial_state(int(rows.inputs.shape[0])), self._context.job.unroll)
+        return _Group(rows, self._network.initial_state(int(rows.inputs.shape[0])), UNROLL.of(self._context.job))
 
     def _schedule_closures(self, last: int) -> None:
         """Schedule a closure for every idle group, as long as fewer than `last` steps are scheduled."""
@@ -326,7 +327,7 @@ class TextDispatcher(ParameterServer):
 
     def evaluate(self, part: Part) -> Counts:
         workers, text = self._context.job.workers, getattr(self._context.data, part)
-        rows = [evaluation_rows(text, rank, workers, self._context.job.unroll) for rank in range(workers)]
+        rows = [evaluation_rows(text, rank, workers, UNROLL.of(self._context.job)) for rank in range(workers)]
         self._groups = [self._group(mine) for mine in rows]
         counts = Counts()
         while True:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from velodrome.catalog.models import UNROLL
 from velodrome.engines.tensorflow.examples import (
     PARTS,
     STEPS,
@@ -213,7 +214,7 @@ class TextFeed(Feed):
     spec = ROWS
 
     def __init__(self, context: Context, ranks: range) -> None:
-        self._context, self._ranks, self._unroll = context, ranks, context.job.unroll
+        self._context, self._ranks, self._unroll = context, ranks, UNROLL.of(context.job)
         self._rows: list[Rows] = []
 
     def begin_epoch(self, schedule: TextSchedule) -> None:

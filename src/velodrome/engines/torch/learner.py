@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.engines.torch import model_file
 from velodrome.engines.torch.calling import generators_of
 from velodrome.engines.torch.feed import Replica
@@ -21,7 +22,6 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
-from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Alone, Transport

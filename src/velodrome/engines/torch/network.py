@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from velodrome.catalog.models import is_own
+from velodrome.catalog.models import UNROLL, is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of_arrays
 from velodrome.engines.torch import trial
@@ -127,7 +127,7 @@ def build_text(job: Job, vocabulary: int, device: torch.device, *, model: nn.Mod
     """The job's language model with the weights that its seed decides, or `model`, which was saved."""
     seed_everything(job.seed)
     if model is None:
-        model = torch_zoo.build_text(job.model, vocabulary, job.unroll)
+        model = torch_zoo.build_text(job.model, vocabulary, UNROLL.of(job))
     model = model.to(device=device, dtype=dtype_of(job))
     module = ObjectiveModule(model, LanguageObjective(model), autocast=job.dtype == "bfloat16")
     return Network(model=model, module=module, from_zoo=True)

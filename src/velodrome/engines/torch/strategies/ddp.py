@@ -18,10 +18,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from velodrome.catalog.engines.torch import COMPRESS, Compression
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, LibraryOptimizer, Optimizer, copy_by_name, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.job.job import Compression
 from velodrome.worker.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
@@ -125,8 +125,9 @@ class DdpLearner(TorchLearner):
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
         assert isinstance(self._transport, ProcessGroup)
         may_skip, job = not self._network.from_zoo, self._context.job
+        compress = COMPRESS.of(job)
         # A compressed gradient is no exact flag.
-        find_unused = may_skip and (job.implementation == "stock" or job.compress is not None)
+        find_unused = may_skip and (job.implementation == "stock" or compress is not None)
         options: dict[str, Any] = {
             "device_ids": [self._device.index] if self._device.type == "cuda" else None,
             "process_group": self._transport.group,
@@ -141,8 +142,8 @@ class DdpLearner(TorchLearner):
             wrapped: PeerAwareDdp = _StockDdp(self._context.status, model, **options)
         else:
             wrapped = PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
-        if job.compress is not None:
-            wrapped.register_comm_hook(*hook_of(job.compress, self._transport))
+        if compress is not None:
+            wrapped.register_comm_hook(*hook_of(compress, self._transport))
         return wrapped
 
     def _will_add(self, more: bool) -> None:

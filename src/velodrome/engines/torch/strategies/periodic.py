@@ -15,6 +15,7 @@ from safetensors.torch import load as unpack
 from safetensors.torch import save as pack
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
+from velodrome.catalog.engines.torch import SYNC_EVERY
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.network import Network
@@ -36,7 +37,7 @@ class LocalSgdLearner(TorchLearner):
         super().__init__(context, network, transport, device)
         # As under `ddp`: examples count the same, whichever process has how many of a batch.
         self.loss_factor = float(transport.size)
-        self._every = self._context.job.sync_every or 1
+        self._every = SYNC_EVERY.of(self._context.job) or 1
         self._updates = 0
         #: For each parameter, whether the last loss of this process gave it a gradient.
         self._used = [network.from_zoo] * len(self._trained)

@@ -15,6 +15,7 @@ from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from velodrome.catalog.engines.torch import MICRO_BATCHES, PIPELINE_SCHEDULE
 from velodrome.engines.torch.feed import Columns, dtype_of
 from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
@@ -67,7 +68,7 @@ class PipelineLearner(TorchLearner):
     def _make_optimizer(self) -> Optimizer:
         job, transport = self._context.job, self._transport
         assert isinstance(transport, ProcessGroup)
-        self._group, self._micro_batches = transport.group, job.micro_batches or 1
+        self._group, self._micro_batches = transport.group, MICRO_BATCHES.of(job) or 1
         self._is_first, self._is_last = transport.rank == 0, transport.rank == transport.size - 1
         refuse_what_cannot_pass(job, self._context.data, self._network)
         layers = chain_of(job.model, self._model)
@@ -157,7 +158,7 @@ class PipelineLearner(TorchLearner):
     def _pass(self, batch: PassingBatch, step: int) -> None:
         """Let the batch of a step pass through the stages, and update the weights of this one."""
         if self._training is None:
-            kind = Schedule1F1B if self._context.job.pipeline_schedule == "1f1b" else ScheduleGPipe
+            kind = Schedule1F1B if PIPELINE_SCHEDULE.of(self._context.job) == "1f1b" else ScheduleGPipe
             self._training = kind(self._new_stage(), self._micro_batches, loss_fn=self._loss, scale_grads=False)
             self._stage.forget_first_call()
         self._added = (self._added + 1) % self._accumulate

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from velodrome.catalog.engines.torch import MICRO_BATCHES
 from velodrome.engines.torch.feed import Feed
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Tally
@@ -298,6 +299,6 @@ def refuse_small_parts(job: Job, minimum: int, examples: int) -> None:
     """Refuse micro-batches of so many examples if the model cannot be trained on them."""
     if examples < minimum:
         raise BadRequest(
-            f"--micro-batches {job.micro_batches}: model {job.model!r} trains on {minimum} examples or "
+            f"--micro-batches {MICRO_BATCHES.of(job)}: model {job.model!r} trains on {minimum} examples or "
             f"more at a time, and a micro-batch has {examples}; use fewer micro-batches or a larger batch"
         )

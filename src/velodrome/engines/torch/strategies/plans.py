@@ -12,7 +12,8 @@ from typing import Any, TypeGuard
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from velodrome.catalog.base import between_groups
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.catalog.exchange import between_groups
 from velodrome.engines.torch.feed import dtype_of
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.strategies.pipeline_stages import (
@@ -27,7 +28,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
 )
 from velodrome.engines.torch.strategies.sharding import Covers, covers_of
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
-from velodrome.job.job import Job, Mesh
+from velodrome.job.job import Job
 from velodrome.models.torch_zoo import Block, LanguageModel
 
 #: Layers that compute each number by itself, so that it does not matter to them how these are divided; `divide_dropout`

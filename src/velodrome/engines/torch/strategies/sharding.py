@@ -14,13 +14,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.engines.torch.calling import tensors_in, untouched
 from velodrome.engines.torch.fused_optimizer import FusedOptimizer, make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.model_file import from_arrays, to_arrays
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
-from velodrome.job.job import Mesh
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Part, State
 
@@ -184,9 +184,9 @@ class DividedLearner(TorchLearner):
 
     def _enter_mesh(self) -> Grid | None:
         """The job's mesh, if it has one; called in every process."""
-        if self._context.job.mesh is None:
+        mesh = Mesh.of(self._context.job)
+        if mesh is None:
             return None
-        mesh = Mesh.parse(self._context.job.mesh)
         self._groups = mesh.groups
         return grid_of(mesh, self._device.type)
 
