@@ -46,6 +46,7 @@ class Classification(ExampleTask):
     """Counts how many examples were classified correctly."""
 
     name = "classification"
+    side = "arrays"
     metrics = (ACCURACY, LOSS)
     counted = ("correct",)
 
