@@ -90,7 +90,8 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
         return self._plain[name]
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]
-        return iter([*self._plain, *(name for name in SHOWN if getattr(self, "job_as_written" if name == "job" else name) is not None)])
+        held = {**self.__dict__, "job": self.job_as_written}
+        return iter([*self._plain, *(name for name in SHOWN if held[name] is not None)])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
