@@ -206,8 +206,6 @@ SCHEMES = {"text": _source}
 EOS, UNKNOWN = "<eos>", "<unk>"
 
 
-
-
 def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:
     """`<eos>`, `<unk>` and the words, the most frequent first and equally frequent ones by the alphabet.
 
