@@ -17,8 +17,6 @@ from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
 PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
-
-
 NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
 
 
