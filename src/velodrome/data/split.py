@@ -22,6 +22,8 @@ from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+#: The names of these.
+PARTS = ("train", "validation", "test")
 #: What a part of the user's own data may be called, in small letters.
 PART_NAMES: Mapping[str, int] = {
     "train": TRAIN, "training": TRAIN,
