@@ -47,6 +47,7 @@ class Classification(ExampleTask):
     """Counts how many examples were classified correctly."""
 
     name = "classification"
+    side = "arrays"
     metrics = (ACCURACY, LOSS)
     counted = ("correct",)
 
