@@ -20,9 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from velodrome.catalog.engines.torch import COMPRESS, Compression
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.optimizer import Gradients, LibraryOptimizer, Optimizer, copy_by_name, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.engines.torch.torch_optimizers import LibraryOptimizer, torch_optimizer
 from velodrome.worker.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
@@ -248,22 +247,21 @@ class ZeroOptimizer(LibraryOptimizer):
         ))
         self._context = context
 
-    def step(self, gradients: Gradients) -> None:
+    def _step(self, gradients: Gradients) -> None:
         with self._context.waiting(), translate_peer_errors():
-            super().step(gradients)
+            super()._step(gradients)
 
     def collect(self) -> None:
         """Bring the state of all parameters to rank 0; called in every process, before `state` there."""
         with translate_peer_errors():
             self._optimizer.consolidate_state_dict(to=0)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def _own_state(self) -> dict[str, torch.Tensor]:
         held = self._optimizer.state_dict()["state"]
-        found = {
+        return {
             f"{name}.{index}": value
             for index, kept in held.items() for name, value in kept.items() if isinstance(value, torch.Tensor)
         }
-        return found | (self.average.state() if self.average else {})
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         held: dict[int, dict[str, torch.Tensor]] = {}
@@ -275,11 +273,7 @@ class ZeroOptimizer(LibraryOptimizer):
             {**group, "params": list(range(len(self._parameters)))} for group in self._optimizer.param_groups
         ]
         self._optimizer.load_state_dict({"state": held, "param_groups": groups})
-        if self.average is not None:
-            for name, place in self.average.state().items():
-                if name in state:
-                    place.copy_(state[name])
-            self.average.restored()
+        copy_by_name(self.average_state(), state)
 
 
 class Zero1Learner(DdpLearner):

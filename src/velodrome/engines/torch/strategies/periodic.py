@@ -41,7 +41,6 @@ class LocalSgdLearner(TorchLearner):
         self._updates = 0
         #: For each parameter, whether the last loss of this process gave it a gradient.
         self._used = [network.from_zoo] * len(self._trained)
-        self._all_states: list[dict[str, torch.Tensor]] = []
         self._begin_rounds()
 
     @property
@@ -113,21 +112,14 @@ class LocalSgdLearner(TorchLearner):
 
     def collect_state(self) -> None:
         self.collect_model()
-        mine = {name: torch.from_numpy(np.array(value)) for name, value in super().state().items()}
+        mine = saved.from_arrays("", self._own_state())
         assert isinstance(self._transport, ProcessGroup)
-        self._all_states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
-
-    def state(self) -> State:
-        assert self._collected is not None, "collected before"
-        mean = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
-        each = {
-            f"{_WORKER}{rank}.{name}": value.numpy()
-            for rank, state in enumerate(self._all_states) for name, value in state.items() if name != "epochs"
-        }
-        numbers = {name: np.array(value, np.int64) for name, value in
-                   (("epochs", self._epochs), ("updates", self._updates))}
-        self._collected, self._all_states = None, []
-        return {**mean, **each, **numbers}
+        states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
+        if self._collected is not None:
+            mean, self._collected = self._collected, None
+            self._state = {**saved.to_arrays("model.", mean), "updates": np.array(self._updates, np.int64)}
+            for rank, state in enumerate(states):
+                self._state |= saved.to_arrays(f"{_WORKER}{rank}.", state)
 
     def load(self, state: State) -> None:
         prefix = f"{_WORKER}{self._transport.rank}."
@@ -153,16 +145,16 @@ class DilocoLearner(LocalSgdLearner):
         self._outer_optimizer.zero_grad()
         self._copy(self._outer)
 
+    def collect_state(self) -> None:
+        super().collect_state()
+        if self._state is not None:
+            self._state |= saved.to_arrays("", self._outer_state())  # the same in every process
+
     def _outer_state(self) -> dict[str, torch.Tensor]:
         held = self._outer_optimizer.state
         speeds = {f"outer_momentum.{index}": held[outer]["momentum_buffer"] for index, outer in enumerate(self._outer)
                   if held[outer].get("momentum_buffer") is not None}
         return {f"outer.{index}": outer for index, outer in enumerate(self._outer)} | speeds
-
-    def state(self) -> State:
-        # The same in every process.
-        return super().state() | {name: value.detach().cpu().contiguous().numpy()
-                                  for name, value in self._outer_state().items()}
 
     @torch.no_grad()
     def load(self, state: State) -> None:
