@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Column
 
 from velodrome.catalog.base import Strategy
+from velodrome.catalog.exchange import NONE
 from velodrome.catalog.registry import strategy_of
 from velodrome.cli.options import command_on
 from velodrome.cli.output import complain, say_json, say_on_stderr
@@ -40,7 +41,7 @@ from velodrome.events.models import (
     WarningEvent,
 )
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of
 from velodrome.judge.budget import steps_done
 from velodrome.printable import shown
 from velodrome.run.execute import JobFailed
@@ -173,7 +174,7 @@ def data_progress() -> Iterator[JobProgress]:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """The configuration of a run, defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
-    words = [*([] if strategy.consistency == "none" else [strategy.consistency]),
+    words = [*([] if strategy.consistency == NONE else [str(strategy.consistency)]),
              *([job.framework] if job.framework else []),
              *(["stock"] if job.implementation == "stock" else [])]
     form = f" ({', '.join(words)})" if words else ""
@@ -208,7 +209,7 @@ def _optimization(job: Job, strategy: Strategy) -> str:
     words += [
         f"{name.replace('_', ' ')} {getattr(job, name)}" for name in ("weight_decay", "accumulate", "label_smoothing",
                                                                      "ema", "weights")
-        if getattr(job, name) != type(job).model_fields[name].default
+        if getattr(job, name) != default_of(name)
     ]
     return ", ".join(words + ["nesterov"] * job.nesterov)
 

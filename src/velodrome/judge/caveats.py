@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.catalog.exchange import ASYNCHRONOUS
 from velodrome.job.script import divided_batch, fields_in
 from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
@@ -31,6 +32,9 @@ _LEVEL = 1.05
 #: The next step where a script trains otherwise with more workers.
 KEEP_BATCH = ("race again with an argument that keeps the global batch, as --script-args \"--batch-size {64/workers}\" "
               "does, with the name and number that your script has for it.")
+#: The next step where a script sets its own seed, so that only its speed was repeated.
+OTHER_SEEDS = ("give each repetition of the script another seed, by an argument such as --script-args "
+               "\"--seed {seed}\" or from the variable VELODROME_SEED, and race again.")
 #: Batches that differ by less are the same: the last one of an epoch is smaller.
 _SAME_BATCH = 1.25
 
@@ -79,6 +83,14 @@ def _examples_per_step(row: Row) -> float | None:
 
 def _workers(row: Row) -> str:
     return f"{row.workers} worker{'' if row.workers == 1 else 's'}"
+
+
+def one_seed_note(names: Sequence[str]) -> str:
+    """A sentence, without its full stop, on scripts whose repetitions are one training; empty if there is none."""
+    if not names:
+        return ""
+    return (f"all repetitions of {in_list(list(names))} reported the same figures, as a script does that sets its own "
+            "seed, so they show the quality of one training only")
 
 
 def late_note(rows: Sequence[Row]) -> str:
@@ -144,16 +156,12 @@ def _too_good(row: Row, place: Ratio, baseline: str) -> str:
             f"{100 * place.estimate:.0f} %: more than 100 % is suspect, {why}")
 
 
-#: Consistencies under which every worker updates the weights by itself.
-_BY_ITSELF = frozenset({"asp", "ssp", "dssp"})
-
-
 def update_size(row: Row) -> int:
     """Examples behind one update of the weights: of all workers if they are synchronous, else of one."""
     result = row.results[0]
     if recorded := result.get("batch_of_step"):
         return int(recorded)
-    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")) in _BY_ITSELF
+    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")).partition(":")[0] in ASYNCHRONOUS
     per_worker = row.configuration.fields.get("batch_scope", "per-worker" if by_itself else "global") == "per-worker"
     if by_itself:
         return row.batch_size if per_worker else max(1, row.batch_size // row.workers)

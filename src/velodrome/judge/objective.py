@@ -12,6 +12,7 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
+from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.judge.blocks import error_of_look
@@ -147,6 +148,8 @@ def ask(
             found = _duration(accurate)
     else:
         found = _cost(rows, parsed, target, price or Price(), margins, every=every)
+    one_seed = tuple(row.name for row in rows if has_one_seed(row.results))
+    found = replace(found, one_seed=one_seed)
     if objective == "accuracy":  # what no other program changes
         return found
     timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
@@ -168,7 +171,7 @@ def _duration(accurate: Guarded) -> Question:
 
 def _accuracy(rows: Sequence[Row], margins: Tolerances) -> Question:
     quality, metric = quality_of(rows), metric_of(rows)
-    candidates = _of_measure(rows, quality.name)
+    candidates = tuple(_one_training(one) for one in _of_measure(rows, quality.name))
     found = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
     )
@@ -177,6 +180,14 @@ def _accuracy(rows: Sequence[Row], margins: Tolerances) -> Question:
     margin = metric.margin if margins.accuracy is None else margins.accuracy
     contest = accuracy_contest([candidate.row for candidate in candidates], metric, margin)
     return replace(found, contest=contest, scale="points", tolerance=margin)
+
+
+def _one_training(candidate: Candidate) -> Candidate:
+    """A candidate whose repetitions are one training counts with the first of them."""
+    if not has_one_seed(candidate.row.results):
+        return candidate
+    first = min(candidate.blocks)
+    return replace(candidate, blocks={first: candidate.blocks[first]})
 
 
 def _cost(

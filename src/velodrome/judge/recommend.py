@@ -13,10 +13,12 @@ from types import MappingProxyType
 from velodrome.judge.advice import Commands
 from velodrome.judge.caveats import (
     KEEP_BATCH,
+    OTHER_SEEDS,
     configurations_of,
     crashes,
     doubts,
     late_note,
+    one_seed_note,
     other_trainings,
     straggler_note,
     unreported_note,
@@ -67,6 +69,8 @@ def _answer(
         return Recommendation(objective, "nothing", f"{reason}.", "", f"{way_out}.",
                               caveats=(*map(as_sentence, question.notes), *unfinished), configurations=counts)
     found = decide_verdict(question, commands)
+    if question.one_seed and found.decision == "open" and (question.objective == "accuracy" or question.seen_worse):
+        found = replace(found, next=OTHER_SEEDS)
     reasons = _doubts(question, found)
     if reasons:
         found = replace(found, verdict=_doubted(question, found), next=_after_doubts(question, found, commands))
@@ -100,7 +104,8 @@ def _after_doubts(question: Question, found: Recommendation, commands: Commands)
         return KEEP_BATCH
     if found.decision != "open":
         return commands.more(question.standing.looks + 3, idle=question.slowed)
-    return commands.idle(question.standing.looks, question.idle.standing.more) if question.slowed else found.next
+    standing = question.standing
+    return commands.idle(standing.looks, standing.more, question.anew) if question.slowed else found.next
 
 
 def _doubts(question: Question, found: Recommendation) -> tuple[str, ...]:
@@ -133,7 +138,7 @@ def _caveats(question: Question, found: Recommendation, rows: Sequence[Row], rea
         notes.append(misses_note(question, chosen, found.lead))
     if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
-    notes += [unreported_note(rows), straggler_note(rows)]
+    notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
 
 

@@ -237,9 +237,9 @@ def _open(question: Question, commands: Commands) -> Recommendation:
         said = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
     elif chosen is leader:
         words = lead.plain(other.name, question.kind)
-        seen = "in one run of each, which may be chance"
+        seen = f"in one {_try(question)} of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}{_not_yet(settle, slowed=question.slowed)}"
+            seen = f"in {_times(ahead, both)}{_not_yet(question, settle)}"
         said = f"use {chosen.name} for now: it was {words} {seen}."
     else:
         words = lead.plain("", question.kind).strip()
@@ -252,7 +252,7 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     against = other if chosen is leader else leader
     whose = "" if other.name in said else f" for {other.name}"
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
-    way_out = (commands.idle(settle.so_far, question.idle.standing.more) if _waits_for_load(question, settle)
+    way_out = (commands.idle(settle.so_far, settle.repetitions, question.anew) if _waits_for_load(question, settle)
                else settle.sentence(commands))
     return Recommendation(
         question.objective, "open", said, why, way_out, chosen.name, against.name,
@@ -270,17 +270,25 @@ def _waits_for_load(question: Question, settle: Settling) -> bool:
     return settle.repetitions is None or 2 * (idle.more or 0) < settle.repetitions
 
 
+def _try(question: Question) -> str:
+    """What is compared: a script with one seed ran several times, but trained once."""
+    return "training" if question.one_seed and question.scale == "points" else "run"
+
+
 def _times(ahead: int, both: int) -> str:
     if ahead == both == 2:
         return "both repetitions"
     return f"all {both} repetitions" if ahead == both else f"{ahead} of {both} repetitions"
 
 
-def _not_yet(settle: Settling, *, slowed: bool) -> str:
+def _not_yet(question: Question, settle: Settling) -> str:
     """What would settle it; repetitions beside the same load would not."""
-    if settle.repetitions is None:
+    more, anew = settle.repetitions, question.anew
+    if _waits_for_load(question, settle) and anew is not None and (more is None or more > anew):
+        return f"; {anew} repetitions on an idle machine would settle it"
+    if more is None:
         return ", which is not certain"
-    return f"; {settle.repetitions} more{' on an idle machine' if slowed else ''} would settle it"
+    return f"; {more} more{' on an idle machine' if question.slowed else ''} would settle it"
 
 
 def _less_accurate(question: Question, commands: Commands) -> Recommendation:
@@ -293,10 +301,10 @@ def _less_accurate(question: Question, commands: Commands) -> Recommendation:
     said = (f"use {chosen.name} for now: {leader.name} was {lead.plain('', question.kind).strip()}, but "
             f"{question.seen_worse[leader.name]}.")
     settle = settling(question)
+    unproven = "one training of each does" if question.one_seed else "so few runs do"
     return Recommendation(
-        question.objective, "open", said, f"{_ahead(question, leader, chosen)}; so few runs do not prove either "
-        "accuracy.", _five_runs(question, commands), chosen.name, leader.name,
-        question.lead(chosen, leader), settle=settle,
+        question.objective, "open", said, f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy.",
+        _five_runs(question, commands), chosen.name, leader.name, question.lead(chosen, leader), settle=settle,
     )
 
 
@@ -311,7 +319,8 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
     lead = question.lead(leader, rival)
     fewest = min(leader.count, rival.count)
     if lead.low is None:
-        runs = "one run" if fewest == 1 else f"{fewest} runs"
+        one = _try(question)
+        runs = f"one {one}" if fewest == 1 or one == "training" else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
     if not (span := lead.span(question.kind)):
         idle = question.idle.standing.lead(question.number(leader), question.number(rival))

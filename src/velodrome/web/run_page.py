@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.examples import ExamplePart
-from velodrome.data.own.names import is_function
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.models.recipe import DESCRIPTION
