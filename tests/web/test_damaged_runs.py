@@ -15,7 +15,7 @@ from ui_server import stored_race
 from velodrome.api.runs import export
 from velodrome.events.lines import read_events, to_event
 from velodrome.run.check import check_run
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import examples_trained
 from velodrome.web.app import encoded
 from velodrome.web.live_run import LiveRun
 from velodrome.web.run_view import confusion_of

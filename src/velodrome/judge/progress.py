@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from velodrome.events.endings import ended_early
 from velodrome.job.job import Target
+from velodrome.job.result import ended_early
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
 from velodrome.judge.compare import Row, compare, tasks_of

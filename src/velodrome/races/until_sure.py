@@ -34,7 +34,8 @@ from velodrome.judge.question import parse_tolerances
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver
-from velodrome.races.runs import RaceRuns, warm_engines
+from velodrome.races.parallel_jobs import warm_engines
+from velodrome.races.runs import RaceRuns
 
 
 def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:

@@ -26,8 +26,7 @@ from velodrome.judge.question import OBJECTIVES, Price, Tolerances, objective_of
 from velodrome.judge.recommend import recommend
 from velodrome.judge.verdict import Recommendation
 from velodrome.run.listing import ASIDE
-from velodrome.run.store import RunFolder, Store, reason_of
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import RunFolder, Store, examples_trained, reason_of
 from velodrome.run.yaml_files import parse_yaml
 
 

@@ -13,7 +13,7 @@ from velodrome.printable import printable
 from velodrome.reporting.document import Report
 from velodrome.reporting.series import Extent, name_of
 from velodrome.reporting.tables import Cell, Column, Table
-from velodrome.run.export import cell
+from velodrome.run.listing import cell
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
