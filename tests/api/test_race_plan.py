@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import racing
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome.cli.race_output import plan_text
 from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
@@ -38,7 +38,7 @@ def stored(runs: Path, name: str = "earlier", *, machine: dict[str, Any] | None 
     made["history"] = [{**entry, "evaluate_seconds": 0.25} for entry in made["history"]]
     made["seconds"] = {"startup": STARTUP, "train": 8.0, "evaluate": 0.25 * job.epochs, "total": TOTAL}
     run = Store(runs).create(name, job)
-    run.finish({**made, "run": name})
+    run.finish(typed({**made, "run": name}))
     run.close()
     return job
 

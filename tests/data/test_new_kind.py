@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from velodrome.data.examples import image_part, image_set
-from velodrome.data.own.names import PathFormat
-from velodrome.data.source import CachedSource, Description, file_key, notes_of
+from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import divide, sizes_of
 from velodrome.errors import BadRequest
 
@@ -110,7 +109,7 @@ def test_data_of_an_added_kind_is_kept_checked_and_loaded(package, tmp_path, nam
     (array,) = [Path(checked.file) for checked in catalogue.verify(name)]
     array.write_bytes(b"x" * array.stat().st_size)
     assert [checked.state for checked in catalogue.verify(name)] == ["damaged"]
-    catalogue.forget_damaged(name)
+    catalogue.data_set(name).forget_damaged()
     assert not catalogue.is_here(name)
 
 

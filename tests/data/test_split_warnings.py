@@ -12,7 +12,7 @@ import tiny_idx as tiny
 from pictures import COLOURS, picture, write_folders
 
 from velodrome.data import cache, catalogue
-from velodrome.data.split_warnings import fingerprints, fingerprints_of_files
+from velodrome.data.split import fingerprints, fingerprints_of_files
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -114,7 +114,7 @@ def test_shards_remember_what_was_found_when_they_were_written(tmp_path, velodro
     for files in (None, [1]):
         notes = (
             load(f"shards:{tmp_path / 'shards'}") if files is None
-            else catalogue.load_files(f"shards:{tmp_path / 'shards'}", files, validation=0.1)
+            else catalogue.data_set(f"shards:{tmp_path / 'shards'}").load_files(files, 0.1)
         ).notes
         assert [note.split(":")[0] for note in notes] == [
             "3 of 9 test images are also in the training set, pixel by pixel",
@@ -135,7 +135,7 @@ def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
     first = tiny.data_set().load(1, 0.1).notes
     assert len(first) >= 1
     assert first[0].startswith("1 of 20 test images is also in the ")
-    monkeypatch.setattr("velodrome.data.split_warnings.fingerprints", None)
+    monkeypatch.setattr("velodrome.data.split.fingerprints", None)
     assert tiny.data_set().load(1, 0.1).notes == first
 
 

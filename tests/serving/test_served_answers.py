@@ -17,12 +17,10 @@ import velodrome
 from hostile_files import picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
-from velodrome.serving import batching, inputs, responses
+from velodrome.serving import inputs, responses
 from velodrome.serving import model as serving_model
-from velodrome.serving.batching import Batcher
-from velodrome.serving.model import BadInput, LoadedModel, load_for_requests
-from velodrome.serving.responses import answers_of, occlusion
-from velodrome.serving.sessions import Session
+from velodrome.serving.model import BadInput, LoadedModel, Session, load_for_requests
+from velodrome.serving.responses import Batcher, occlusion, responses_of
 
 pytestmark = pytest.mark.unit
 
@@ -34,12 +32,12 @@ def loaded(folder: Path) -> LoadedModel:
 def test_logits_become_probabilities_the_most_probable_first(tmp_path: Path) -> None:
     model = loaded(brightness(tmp_path))
     scores = model.scores(inputs.from_picture(model.about, picture(colour=204)))
-    first, second = answers_of(model.about, scores)[0]
+    first, second = responses_of(model.about, scores)[0]
     light = 1 / (1 + math.exp(-2 * 10 * 0.3))
     assert (first["class"], second["class"]) == ("light", "dark")
     assert first["probability"] == pytest.approx(light, abs=1e-5)
     assert first["probability"] + second["probability"] == pytest.approx(1, abs=1e-5)
-    assert len(answers_of(model.about, scores, 1)[0]) == 1
+    assert len(responses_of(model.about, scores, 1)[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -59,7 +57,7 @@ def test_each_task_has_its_own_probabilities(
     about = loaded(brightness(tmp_path)).about.model_copy(
         update={"task": task, "outputs": outputs, "classes": ("no", "yes")}
     )
-    found = {one["class"]: one["probability"] for one in answers_of(about, np.array(scores, np.float32))[0]}
+    found = {one["class"]: one["probability"] for one in responses_of(about, np.array(scores, np.float32))[0]}
     assert found == pytest.approx(wanted, abs=1e-6)
 
 
@@ -70,7 +68,7 @@ def test_a_row_is_encoded_as_in_training_and_the_answer_has_its_units(
     tmp_path: Path, row: dict[str, Any], price: float
 ) -> None:
     model = loaded(line(tmp_path))
-    (answer,) = answers_of(model.about, model.scores(inputs.from_fields(model.about, row)))
+    (answer,) = responses_of(model.about, model.scores(inputs.from_fields(model.about, row)))
     assert answer == [{"name": "price", "value": pytest.approx(price, abs=1e-3)}]
 
 
@@ -102,7 +100,7 @@ def test_the_map_is_highest_where_the_picture_speaks_for_the_answer(tmp_path: Pa
     image[:, 2:4, 5:7] = 255
     found = occlusion(model, image)
     grid = np.array(found.grid)
-    assert found.answer == "light"
+    assert found.predicted == "light"
     assert grid.shape == (8, 8)
     assert grid[3, 4] > 2 * abs(grid[0, 0])
 
@@ -127,7 +125,7 @@ def test_requests_that_arrive_together_are_computed_together_and_get_their_own_a
     lights = [10 * (grey / 255 - 0.5) for grey in range(150)]
     assert [one[1] for one in found] == pytest.approx([1 / (1 + math.exp(-2 * light)) for light in lights], abs=1e-5)
     assert sum(sizes) == 150
-    assert len(sizes) <= 150 / batching.MOST_TOGETHER + 2
+    assert len(sizes) <= 150 / responses.MOST_TOGETHER + 2
 
 
 def test_as_many_batches_are_computed_at_a_time_as_there_are_cores(
@@ -146,9 +144,9 @@ def test_as_many_batches_are_computed_at_a_time_as_there_are_cores(
         with ThreadPoolExecutor(2) as pool:
             batcher = Batcher(model, pool, at_once=2)
             one = {"x": np.zeros((1, 8, 8, 1), np.uint8)}
-            return await asyncio.gather(*(batcher.numbers(one) for _ in range(2 * batching.MOST_TOGETHER)))
+            return await asyncio.gather(*(batcher.numbers(one) for _ in range(2 * responses.MOST_TOGETHER)))
 
-    assert len(asyncio.run(ask())) == 2 * batching.MOST_TOGETHER
+    assert len(asyncio.run(ask())) == 2 * responses.MOST_TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_an_answer_that_is_not_finite_is_refused_and_its_neighbours_are_not(
 
 
 def test_more_requests_than_can_wait_are_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MOST_WAITING", 10)
+    monkeypatch.setattr(responses, "MOST_WAITING", 10)
     model = loaded(brightness(tmp_path))
 
     async def ask() -> list[Any]:

@@ -68,8 +68,9 @@ def prepare(
         on_download: called with bytes done, bytes in total and a label.
     """
     with using_mirror(mirror):
-        catalogue.forget_damaged(name, bad_data=bad_data)
-        catalogue.prepare(name, on_download, bad_data=bad_data)
+        source = catalogue.data_set(name, bad_data)
+        source.forget_damaged()
+        source.prepare(on_download)
     return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
 
 
@@ -101,7 +102,7 @@ def show(
         catalogue.prepare(name, on_download, bad_data=bad_data)
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
-    from velodrome.data.images.contact_sheet import class_counts, draw, write
+    from velodrome.data.pictures import class_counts, draw, write
 
     splits = catalogue.load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
     if splits.kind == "arrays":

@@ -22,7 +22,7 @@ from velodrome.serving import inputs, responses
 from velodrome.serving.export import export_run
 from velodrome.serving.inputs import LARGEST_BYTES
 from velodrome.serving.model import NOT_FINITE, BadInput, LoadedModel
-from velodrome.serving.responses import TOP, answers_of
+from velodrome.serving.responses import TOP, responses_of
 
 FORMATS = ("onnx",)
 
@@ -99,12 +99,12 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
         if about.kind == "text":
             probabilities = responses.next_words(model, given)
             # Probabilities are computed already: they count as the outputs of the graph.
-            found = answers_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
+            found = responses_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
         else:
             scores = model.scores(given)
             if not np.isfinite(scores).all():
                 raise BadInput(f"{str(file)!r}: {NOT_FINITE}")
-            found = answers_of(about, scores, top)[0]
+            found = responses_of(about, scores, top)[0]
         row = {"file": str(file), **place, "predictions": found}
         yield {**row, "milliseconds": round(1000 * (time.perf_counter() - began), 3)}
 
@@ -117,7 +117,7 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
         known, faults = {column.name for column in about.encoding.features}, Faults()
         for number, (_, row) in enumerate(read_rows(file, faults), start=1):
             yield {"row": number}, inputs.from_fields(about, {key: row[key] for key in row if key in known})
-        if wrong := faults.found():
+        if wrong := faults.all():
             raise BadRequest(f"{str(file)!r}: {wrong[0]}")
     elif file.suffix.lower() == ".json":
         try:

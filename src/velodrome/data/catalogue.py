@@ -1,4 +1,4 @@
-"""Finds data sets by name. A new data set, or a new kind of them, is a module of `velodrome.data.sources`, or one that
+"""Finds data sets by name. A new data set, or a new format, is a module of `velodrome.data.sources`, or one that
 another package offers as an entry point of the group `velodrome.sources`.
 
 Such a module may have `DATA_SETS`, sources with a name; `SCHEMES`, functions `(place, bad_data)` that return the source
@@ -13,20 +13,17 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
 from velodrome.data.base import BadData, Checked, Progress
-from velodrome.data.own.names import PathFormat, check_exists, check_options, is_function, split_options
-from velodrome.data.source import Description, Source
+from velodrome.data.examples import ExampleSet, Text
+from velodrome.data.own.functions import is_function
+from velodrome.data.shards import data_set as data_set_of_shards
+from velodrome.data.source import Description, PathFormat, Source, check_exists, check_options, split_options
 from velodrome.data.sources.functions import FunctionSet, ScriptData
 from velodrome.errors import BadRequest, VelodromeError, which_name
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ExampleSet
-    from velodrome.data.text import Text
 
 #: What lists of data sets begin with.
 _FIRST = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar-10", "fruits", "fashion-products", "diabetes",
@@ -71,7 +68,8 @@ class _Kinds:
 
 @cache
 def _ours() -> _Kinds:
-    return _Kinds([import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)])
+    modules = [import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)]
+    return _Kinds([*modules, data_set_of_shards])
 
 
 @cache
@@ -152,21 +150,6 @@ def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = 
     return _images(name, data_set(name, bad_data).load_mapped(seed, validation))
 
 
-def from_function(name: str) -> bool:
-    """Whether a function of the user's makes the examples, which may be others for another seed."""
-    return data_set(name).from_function
-
-
-def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
-    """Examples of each file that the training part lies in; none for data that does not lie in files."""
-    return data_set(name, bad_data).file_sizes()
-
-
-def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> ExampleSet:
-    """Only these files of the training part, and the whole of the others."""
-    return data_set(name, bad_data).load_files(numbers, validation)
-
-
 def load_text(name: str, *, bad_data: BadData = "fail") -> Text:
     """A text as numbers of words. Fetches what is missing; see `prepare`."""
     return data_set(name, bad_data).load_text()
@@ -187,8 +170,3 @@ def prepare_own(name: str, progress: Progress | None = None, *, bad_data: BadDat
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     return data_set(name, bad_data).verify()
-
-
-def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
-    """Remove damaged decoded data of a data set, so that `prepare` rebuilds it."""
-    data_set(name, bad_data).forget_damaged()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.catalog.exchange import ASYNCHRONOUS
 from velodrome.job.script import divided_batch, fields_in
 from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
@@ -155,16 +156,12 @@ def _too_good(row: Row, place: Ratio, baseline: str) -> str:
             f"{100 * place.estimate:.0f} %: more than 100 % is suspect, {why}")
 
 
-#: Consistencies under which every worker updates the weights by itself.
-_BY_ITSELF = frozenset({"asp", "ssp", "dssp"})
-
-
 def update_size(row: Row) -> int:
     """Examples behind one update of the weights: of all workers if they are synchronous, else of one."""
     result = row.results[0]
     if recorded := result.get("batch_of_step"):
         return int(recorded)
-    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")) in _BY_ITSELF
+    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")).partition(":")[0] in ASYNCHRONOUS
     per_worker = row.configuration.fields.get("batch_scope", "per-worker" if by_itself else "global") == "per-worker"
     if by_itself:
         return row.batch_size if per_worker else max(1, row.batch_size // row.workers)

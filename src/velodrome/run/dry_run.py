@@ -20,8 +20,9 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, RunFailed, VelodromeError
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of
 from velodrome.job.resolve import alone, batch_of_step, replicas_of
+from velodrome.job.result import Result
 from velodrome.judge.estimate import Timing
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run import trust
@@ -163,14 +164,14 @@ def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) ->
     return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
 
 
-def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
+def finished_result(folder: RunFolder, purpose: str) -> Result:
     """The result of a run that has a model; `purpose` is what is done with it."""
     result, problem = folder.read()
     if problem is not None:
         raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
-    if result is None or result["status"] != "finished":
+    if result is None or result.status != "finished":
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
-    if not result.get("test"):
+    if result.test is None:
         raise BadRequest(f"run {folder.name!r} has no test result: there is nothing to {purpose}")
     return result
 
@@ -194,7 +195,7 @@ def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
     strategy = strategy_of(stored)
     share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate
     # A model may take no other batch than the one that each process had. What only training uses is left out.
-    plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
+    plain = {name: default_of(name) for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
     return alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
 
 

@@ -23,7 +23,7 @@ from velodrome.catalog.models import is_own
 from velodrome.clusters import definitions
 from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
-from velodrome.data.own.names import file_of_module, is_installed, users_roots
+from velodrome.data.own.functions import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 
@@ -132,7 +132,7 @@ def _module_file(name: str) -> Path | None:
 
 def _is_function(dataset: str) -> bool:
     with suppress(VelodromeError):
-        return catalogue.from_function(dataset)
+        return catalogue.data_set(dataset).from_function
     return False
 
 

@@ -1,7 +1,7 @@
 """What a job learns: its batches, schedule, counts and metrics, described without any framework.
 
 A task has two sides: a `Task` in this package, and one module per engine that computes the loss and the counts. A new
-task is one file per side and a line in `registry.py`. Nothing here imports numpy before data is loaded.
+task is one file per side and a line in `registry.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.registry import strategy_of
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
-
-if TYPE_CHECKING:
-    from velodrome.data.source import Description
-    from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Counts
 
 Better = Literal["more", "less"]
 
@@ -183,7 +181,8 @@ class Task(ABC):
 
     def check_engine(self, engine: Engine) -> None:
         """Refuse an engine that has no implementation of this task."""
-        if self.name not in engine.tasks and not _exists(self.module(engine.tasks_of or engine.name)):
+        own = {self.name, self.side} & {*engine.tasks}
+        if not own and not _exists(self.module(engine.tasks_of or engine.name)):
             framework = f" with --framework {engine.framework}" if engine.framework else ""
             raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
                              "another engine")

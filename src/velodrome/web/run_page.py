@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.examples import ExamplePart
-from velodrome.data.own.names import is_function
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.models.recipe import DESCRIPTION
@@ -189,10 +189,10 @@ async def show(request: Request) -> Response:
 
 def _content(found: Found) -> dict[str, Any]:
     folder = RunFolder(found.path)
-    result, problem = folder.read()
+    stored, problem = folder.read()
     if problem is not None:
         problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
-    result = result or {}
+    result = stored.as_json() if stored is not None else {}
     try:
         configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:

@@ -18,8 +18,8 @@ import numpy as np
 from velodrome.api.runs import locate_run
 from velodrome.errors import VelodromeError
 from velodrome.run.store import RunFolder
-from velodrome.serving.batching import Batcher
 from velodrome.serving.model import BadInput, LoadedModel, is_exported, load_for_requests
+from velodrome.serving.responses import Batcher
 
 #: Classes that are listed: a page shows no more, and a vocabulary would be large.
 _MOST_CLASSES = 200
@@ -205,5 +205,6 @@ class ServedModels:
 
 def _test_of(path: Path) -> dict[str, Any]:
     """The metrics of the run's result that are plain numbers."""
-    test = (RunFolder(path).result() or {}).get("test") or {}
+    result = RunFolder(path).result()
+    test = result.test.as_json() if result is not None and result.test is not None else {}
     return {name: value for name, value in test.items() if isinstance(value, int | float)}

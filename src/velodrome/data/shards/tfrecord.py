@@ -1,7 +1,8 @@
 """TFRecord files of `tf.train.Example` without TensorFlow.
 
 The container: length, its checksum, the record, its checksum; one after the other. Records of equal length, as raw
-images give them, are framed and unframed many at a time as rows of one array.
+images give them, are framed and unframed many at a time as rows of one array. The package `tfrecord` promises less: its
+reader skips the checksums, so damage goes unnoticed, and allocates whatever length a record claims.
 
 The records, through protobuf: named lists of bytes, integers or floats. The messages are described at run time, in a
 pool of their own: no generated file ties us to a release of protobuf, and a process that also imports TensorFlow has no
@@ -75,11 +76,13 @@ def _sums(rows: Rows) -> NDArray[np.uint32]:
 
 @dataclass(frozen=True)
 class Block:
-    """Some records of a file: rows of an array if all have one length, else one by one."""
+    """Some records of a file."""
 
     records: Rows | list[bytes]
     #: The same with their frames, as they lie in the file.
     framed: bytes
+    #: The records as an array, if all have one length.
+    rows: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -97,7 +100,7 @@ def read_block(stream: IO[bytes], count: int, where: str) -> Block:
     rows = _equal(framed, whole, count, where, place)
     if rows is not None:
         stream.seek(place + whole * len(rows))
-        return Block(rows, framed[: whole * len(rows)])
+        return Block(rows, framed[: whole * len(rows)], rows)
     records: list[bytes] = []
     end = 0
     while len(records) < count:

@@ -1,0 +1,273 @@
+"""Images with labels that are decoded once, kept in the cache and divided at each loading; and photographs among them.
+
+Photographs are listed first, wherever their labels come from, then decoded in parallel.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from velodrome.data import cache
+from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.examples import ExampleSet, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.source import CachedSource, Description, check_room, notes_of
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Pick,
+    divide,
+    fingerprints_of_files,
+    large_enough,
+    mapped,
+    picked,
+    sizes_of,
+    unused_validation,
+    with_split_warnings,
+)
+from velodrome.data.storage.trees import File, Tree
+from velodrome.errors import BadRequest
+
+if TYPE_CHECKING:
+    from velodrome.data.pictures import Look
+
+#: How many file headers are read to find the shape of images that were not decoded yet.
+_SAMPLE = 64
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is known before anything is divided: examples of each given part, shape, classes."""
+
+    parts: tuple[int, int, int]
+    input_shape: tuple[int, int, int] | None
+    class_names: tuple[str, ...]
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CachedImageSet(CachedSource):
+    """A data set whose images lie decoded in the cache. How they get there is what differs.
+
+    `make` ends with `write_arrays`, and returns what that returned.
+    """
+
+    title: str = "your own data"
+    licence: str = "your own"
+    homepage: str = ""
+
+    @abstractmethod
+    def count(self) -> Counted:
+        """What a quick look shows before anything is decoded."""
+
+    def describe(self, validation: float) -> Description:
+        kept = self.kept()
+        counted = self.count() if kept is None else _counted(kept.about)
+        train, validated, test = sizes_of(counted.parts, validation)
+        return Description(
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
+            train=train, validation=validated, test=test, input_shape=counted.input_shape,
+            classes=len(counted.class_names), bytes=counted.bytes, class_names=counted.class_names,
+            notes=notes_of(kept.about) if kept else (),
+        )
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        return self._loaded(seed, validation, picked)
+
+    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
+        return self._loaded(seed, validation, mapped)
+
+    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
+        kept = self.decoded()
+        names = ("images", "labels", "parts", "rows", "fingerprints")
+        images, labels, parts, rows, prints = (kept.array(name) for name in names)
+        division = self.divide(labels, parts, seed, validation)
+        divided = (
+            image_part(pick(images, rows[chosen]), np.ascontiguousarray(labels[chosen], dtype=np.int64))
+            for chosen in division
+        )
+        class_names = tuple(kept.about["class_names"])
+        data = image_set(
+            self.name, *divided, classes=len(class_names), class_names=class_names,
+            notes=(*notes_of(kept.about), *self.division_notes(parts, validation)),
+        )
+        return with_split_warnings(data, [prints[chosen] for chosen in division])
+
+    def divide(
+        self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Places of the training, validation and test examples."""
+        return divide(labels, parts, seed, validation)
+
+    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+        """What a reader of a run should know of the division."""
+        return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+                                 validation)
+
+
+def write_arrays(
+    folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
+    rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
+    notes: Sequence[str] = (), source_bytes: int = 0,
+) -> dict[str, Any]:
+    """Write what belongs to `images.npy`: labels, parts, rows and fingerprints of the examples that can be used.
+
+    Classes with too few training examples are a fault; what there is of them elsewhere is left out.
+    """
+    label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
+    trained = large_enough(label, part, class_names, faults)
+    kept = trained[label]
+    label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
+    names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
+    if len(names) < 2:
+        raise BadRequest(
+            f"data set {name!r} has {len(names)} classes that can be used, and training needs two{faults.because}"
+        )
+    prints = fingerprints_of_files([folder / "images.npy"], row)
+    for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
+        np.save(folder / f"{file}.npy", array)
+    return {
+        "class_names": names,
+        "shape": list(shape),
+        "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+        "notes": list(notes),
+        "bytes": source_bytes,
+    }
+
+
+def _counted(about: dict[str, Any]) -> Counted:
+    return Counted(tuple(about["parts"]), tuple(about["shape"]), tuple(about["class_names"]), about["bytes"])
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which files there are, what they show and where they belong; nothing is decoded yet."""
+
+    tree: Tree
+    files: Sequence[File]
+    #: Places in `class_names`.
+    labels: Sequence[int]
+    #: Training, validation or test.
+    parts: Sequence[int]
+    class_names: Sequence[str]
+    #: What is wrong with the list itself.
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+    #: Classes that are named and have no file.
+    empty: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PhotoSet(CachedImageSet):
+    """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
+
+    place: str = ""
+    lister: Callable[[], Listing] = field(kw_only=True)
+    #: Height and width, if they were chosen.
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    options: tuple[object, ...] = field(default=())
+
+    @property
+    def source(self) -> str:
+        return repr((self.place, self.size, self.channels, self.options))
+
+    def key(self) -> str:
+        listing = self.lister()
+        return cache.key_of(
+            (self.size, self.channels, self.options, tuple(listing.class_names), tuple(listing.labels),
+             tuple(listing.parts), listing.faults, listing.empty),
+            ((file.name, file.bytes, file.stamp) for file in listing.files),
+        )
+
+    def count(self) -> Counted:
+        from velodrome.data.pictures import look_at_all
+
+        listing = self.lister()
+        step = max(1, len(listing.files) // _SAMPLE)
+        chosen = self.size and self.channels
+        looks = {} if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)[0]
+        shape = self._form(looks.values()) if looks or chosen else None
+        sizes = Counter(listing.parts)
+        return Counted(
+            (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
+            sum(file.bytes for file in listing.files),
+        )
+
+    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+        from velodrome.data.pictures import decode_all
+
+        listing = self.lister()
+        faults.take(listing.faults)
+        for name in listing.empty:
+            faults.add("classes without images", name)
+        total = sum(file.bytes for file in listing.files)
+
+        def reading(done: int) -> None:
+            if progress:
+                progress(done, total, f"reading {self.name}")
+
+        def decoding(done: int) -> None:
+            if progress:
+                progress(done, total, f"decoding {self.name}")
+
+        # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
+        usable, shape = self._shape(listing, faults, reading)
+        large = shape[0] * shape[1] > 64 * 64
+        check_room(
+            self.name, len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
+            "choose a smaller size, for example ?size=64x64 after the name" if large else "free some space",
+        )
+        files = [listing.files[place] for place in usable]
+        images = cache.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
+        failed = decode_all(listing.tree, files, images, decoding)
+        images.flush()
+        for row, reason in failed.items():
+            faults.add("images that cannot be read", files[row].name, reason)
+        rows = [row for row in range(len(usable)) if row not in failed]
+        return write_arrays(
+            folder, name=self.name, labels=[listing.labels[usable[row]] for row in rows],
+            parts=[listing.parts[usable[row]] for row in rows], rows=rows, shape=shape,
+            class_names=listing.class_names, faults=faults, notes=listing.notes, source_bytes=total,
+        )
+
+    def _shape(
+        self, listing: Listing, faults: Faults, advance: Callable[[int], None]
+    ) -> tuple[list[int], tuple[int, int, int]]:
+        """Places of the files worth decoding, and the shape all shall have."""
+        from velodrome.data.pictures import look_at_all
+
+        if self.size and self.channels:
+            return list(range(len(listing.files))), self._form(())
+        looks, failed = look_at_all(listing.tree, listing.files, advance)
+        for place, reason in failed.items():
+            faults.add("images that cannot be read", listing.files[place].name, reason)
+        if not looks:
+            raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
+        height, width, channels = self._form(looks.values())
+        for place, header in looks.items():
+            name = listing.files[place].name
+            if not self.size and (header.height, header.width) != (height, width):
+                faults.add(
+                    f"images of another size than most ({height}×{width}; add ?size={height}x{width} to the name to "
+                    "ask for one)", name, f"{header.height}×{header.width}", remedy="resized",
+                )
+            if not self.channels and header.channels != channels:
+                faults.add(
+                    "grey images among colour ones (add ?channels=3 to the name to ask for colour)", name,
+                    remedy="turned into colour",
+                )
+        return list(looks), (height, width, channels)
+
+    def _form(self, looks: Collection[Look]) -> tuple[int, int, int]:
+        """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has
+        it."""
+        height, width = self.size or Counter((look.height, look.width) for look in looks).most_common(1)[0][0]
+        return height, width, self.channels or max(look.channels for look in looks)
