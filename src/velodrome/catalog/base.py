@@ -205,7 +205,8 @@ class Engine:
     environment: Environment = field(default=no_environment)
     #: Packages whose version goes into the result.
     packages: tuple[str, ...] = ()
-    #: Tasks that its worker module implements by itself, beside those with a module in `engines/NAME/tasks`.
+    #: Tasks, or sides that several tasks share (`Task.side`), that its worker implements by itself, beside those with a
+    #: module in `engines/NAME/tasks`.
     tasks: tuple[str, ...] = ()
     #: The engine whose side of tasks its worker uses (`engines/NAME/tasks`), if it is not its own.
     tasks_of: str | None = None
