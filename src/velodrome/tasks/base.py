@@ -95,7 +95,7 @@ class Task(ABC):
     """One kind of learning problem."""
 
     name: str
-    #: The name of the module of an engine's side, where that is not the task's name.
+    #: What engines' sides of it are called (`arrays`), where that is not the task's name.
     side: ClassVar[str | None] = None
     #: What is counted: `examples`, `words`.
     unit: ClassVar[str] = "examples"
@@ -193,7 +193,7 @@ class Task(ABC):
             raise BadRequest(f"--strategy {strategy.name}: {why}; choose another strategy")
 
     def module(self, engine: str) -> str:
-        """The module of an engine's side of this task; its `TASK` is what the engine uses."""
+        """The module of an engine's side of this task, if it is none of those that come with the engine."""
         return f"velodrome.engines.{engine}.tasks.{(self.side or self.name).replace('-', '_')}"
 
     # -- data and schedule
