@@ -77,8 +77,8 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         from velodrome.engines.torch.process_group import connect
 
         module, name = _IN_PROCESS_GROUP[context.job.strategy]
-        found: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.strategies.{module}"), name)
-        return connect(context, gpus=gpus), found
+        learner_class: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.strategies.{module}"), name)
+        return connect(context, gpus=gpus), learner_class
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.strategies.allreduce import AllReduceLearner
         from velodrome.worker.learner import connect_mpi
