@@ -134,7 +134,7 @@ def _unfinished(ctx: typer.Context) -> list[str]:
     from velodrome.run.store import RunFolder
 
     runs = [entry for entry in scan(_runs_folder(ctx)) if entry.kind == "run"]
-    return [run.name for run in runs if (RunFolder(run.path).result() or {}).get("status") != "finished"]
+    return [run.name for run in runs if RunFolder(run.path).status() != "finished"]
 
 
 def _races(ctx: typer.Context) -> list[str]:

@@ -252,8 +252,11 @@ def _open(question: Question, commands: Commands) -> Recommendation:
     against = other if chosen is leader else leader
     whose = "" if other.name in said else f" for {other.name}"
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
-    way_out = (commands.idle(settle.so_far, settle.repetitions, question.anew) if _waits_for_load(question, settle)
-               else settle.sentence(commands))
+    way_out = settle.sentence(commands)
+    if _waits_for_load(question, settle):
+        way_out = commands.idle(settle.so_far, settle.repetitions, question.anew)
+    elif settle.repetitions is None and question.is_clouded and not question.too_few_examples:
+        way_out = commands.unsettled()
     return Recommendation(
         question.objective, "open", said, why, way_out, chosen.name, against.name,
         question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from velodrome.clusters.registry import Cluster
-from velodrome.events.endings import ended_early
+from velodrome.job.result import Result
 from velodrome.judge.progress import Ending
 from velodrome.races.limits import Budget
-from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes, lanes_of
 from velodrome.races.plan import PlannedRace
 from velodrome.races.runs import RaceRuns, run_blocks, warm_engines
@@ -44,8 +44,8 @@ def run_jobs(
 
 def _failures(results: Iterable[Result]) -> dict[str, str]:
     return {
-        result["run"]: str((result.get("error") or {}).get("message", result["status"]))
-        for result in results if result["status"] != "finished" and not ended_early(result)
+        result.run: result.status if result.error is None else result.error.message
+        for result in results if result.status != "finished" and not result.ended_early
     }
 
 

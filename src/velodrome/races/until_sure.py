@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
-from velodrome.events.endings import ended_early
 from velodrome.job.race import Entry, Race
+from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import Affordable, afford, contenders, cut_short
@@ -34,7 +33,7 @@ from velodrome.judge.progress import (
 from velodrome.judge.question import parse_tolerances
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
-from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.observer import RaceObserver
 from velodrome.races.runs import RaceRuns, warm_engines
 
 
@@ -208,7 +207,7 @@ class UntilSure:
         """How the race stands before a repetition: its tasks, and configurations that always fail."""
         return standings(self._counted(results, before), self._criteria), self._failing(results)
 
-    def _counted(self, results: Mapping[str, Result], before: int) -> list[Mapping[str, Any]]:
+    def _counted(self, results: Mapping[str, Result], before: int) -> list[Result]:
         """What the repetitions before one gave to those that take part, on the newest data if those changed."""
         return newest(self._results(results, before, self._left_out))
 
@@ -216,7 +215,7 @@ class UntilSure:
         self, results: Mapping[str, Result], before: int, without: Collection[str] = ()
     ) -> list[Result]:
         return [
-            {**result, "run": entry.name, "job": entry.job.model_dump()}
+            result.with_job(entry.job, run=entry.name)
             for number, block in sorted(self._blocks.items()) if number < before
             for entry in block if entry.configuration not in without for result in self._attempts(entry, results)
         ]
@@ -231,7 +230,7 @@ class UntilSure:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
         found = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
         # An error in the user's own code is what one mends before running again.
-        return [*found, *(one for one in self._failed(entry) if (one.get("error") or {}).get("cause") != "user")]
+        return [*found, *(one for one in self._failed(entry) if one.error is None or one.error.cause != "user")]
 
     def _look(
         self, runs: RaceRuns, before: int, observer: RaceObserver
@@ -301,19 +300,19 @@ class UntilSure:
     def _failed(self, entry: Entry) -> list[Result]:
         folder = self._folder
         results = [run.result() for run in (*folder.attempts(entry.name), folder.run(entry.name))]
-        return [result for result in results if result is not None and result["status"] == "failed"]
+        return [result for result in results if result is not None and result.status == "failed"]
 
     def _ended(self, entry: Entry) -> list[Result]:
         """The result of a run that was ended because it could not win any more, if it was."""
         result = self._folder.run(entry.name).result()
-        return [result] if result is not None and ended_early(result) else []
+        return [result] if result is not None and result.ended_early else []
 
     def _has_begun(self, entry: Entry) -> bool:
         return (self._folder.path / entry.name).exists()
 
 
 def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
-    return entry.name in results and results[entry.name]["status"] == "finished"
+    return entry.name in results and results[entry.name].status == "finished"
 
 
 def _drops(tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
