@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
 from velodrome.data.base import Fault, Faults, Progress
 from velodrome.data.examples import ExampleSet, image_part, image_set
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
 from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
-    Pick,
     divide,
     fingerprints_of_files,
     large_enough,
-    mapped,
-    picked,
     sizes_of,
     unused_validation,
     with_split_warnings,

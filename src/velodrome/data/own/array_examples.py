@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from velodrome.data.arrays import NDArray, Pick, np, picked
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExamplePart, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
-from velodrome.data.split import Fingerprints, Pick, divide, large_enough, picked, with_split_warnings
+from velodrome.data.split import Fingerprints, divide, large_enough, with_split_warnings
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.

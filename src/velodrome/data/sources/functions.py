@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import BadData, Faults, Progress, memory_budget, refuse, summaries
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.array_examples import Kind, divided, form_of, noun_of, read
 from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array
 from velodrome.data.own.functions import no_module, refuse_standard, users_function

@@ -17,23 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
 from velodrome.data.base import Faults, Progress
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.array_examples import ArrayExamples, divided, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
 from velodrome.data.source import CachedSource, Description, PathFormat, check_room, file_key, notes_of
-from velodrome.data.split import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Pick,
-    fingerprints_of_files,
-    mapped,
-    picked,
-    sizes_of,
-    unused_validation,
-)
+from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory

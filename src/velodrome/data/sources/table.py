@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import BadData, Faults, Progress, memory_budget
 from velodrome.data.examples import TARGET, ArrayField, ExamplePart, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
