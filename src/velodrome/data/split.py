@@ -123,7 +123,7 @@ def _drawn_for_test(train: int) -> int:
     return held_out(train, TEST_SHARE)
 
 
-def large_enough(
+def trainable_classes(
     labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
     *, noun: str = "images",
 ) -> NDArray[np.bool_]:
