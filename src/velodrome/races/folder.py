@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,7 +102,8 @@ class RaceFolder:
         except (OSError, ValueError):
             return {}
         return {name: float(value) for name, value in found.items()
-                if isinstance(value, int | float) and value >= 0} if isinstance(found, dict) else {}
+                if isinstance(value, int | float) and 0 <= value <= sys.float_info.max
+                } if isinstance(found, dict) else {}
 
     def refuse_running(self) -> None:
         """Refuse if another process is running this race."""
@@ -127,7 +129,7 @@ class RaceFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            files.refuse_linked_files(self.path)
+            files.refuse_special_files(self.path)
         except OSError as error:
             raise BadRequest(f"--name {self.path.name!r}: {error.filename}: {error.strerror}") from None
         lock = files.FileLock(self.path / LOCK)

@@ -272,7 +272,7 @@ class Store:
         if status == "unreadable":
             raise BadRequest(f"run {name!r} cannot be resumed: {run.read()[1]}; remove that file to run it to its end")
         try:
-            files.refuse_links(run.path)
+            files.refuse_special(run.path)
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:
