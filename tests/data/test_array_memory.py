@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from velodrome import machine
-from velodrome.data import catalogue
-from velodrome.data.images import arrays as image_arrays
+from velodrome.data import catalogue, pixels
 from velodrome.data.sources import functions, npz
 from velodrome.errors import BadRequest
 
@@ -22,7 +21,7 @@ LIMITED = """
 import resource, sys
 import numpy, psutil
 from velodrome.data import catalogue
-from velodrome.data.images import arrays as image_arrays
+from velodrome.data import pixels
 from velodrome.data.sources import npz
 taken = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (taken + int(sys.argv[2]),) * 2)
@@ -82,7 +81,7 @@ def pixels_of(splits) -> list[bytes]:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("window", [1, 7 * 60, 10**6])
 def test_every_window_and_order_gives_the_same_bytes(tmp_path, monkeypatch, kind, order, window):
-    monkeypatch.setattr(image_arrays, "WINDOW_PIXELS", window)
+    monkeypatch.setattr(pixels, "WINDOW_PIXELS", window)
     arrays = given(kind)
     expected = np.rint(arrays["x_train"] * (255 if kind == "float64" else 1)).astype(np.uint8)
     arrays["x_train"] = np.asarray(arrays["x_train"], order=order)
@@ -91,7 +90,7 @@ def test_every_window_and_order_gives_the_same_bytes(tmp_path, monkeypatch, kind
 
 
 def test_bad_examples_are_named_by_their_places_in_the_whole_array(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_arrays, "WINDOW_PIXELS", 7 * 60)
+    monkeypatch.setattr(pixels, "WINDOW_PIXELS", 7 * 60)
     arrays = given("float64")
     arrays["x_train"][[3, 7, 30], 0, 0, 0] = np.nan
     arrays["x_test"][9, 1, 1, 1] = np.inf
@@ -105,7 +104,7 @@ def test_bad_examples_are_named_by_their_places_in_the_whole_array(tmp_path, mon
 
 def test_one_black_and_white_window_does_not_decide_for_the_others(tmp_path, monkeypatch):
     """The first rows are zeros and ones, and only the last shows that pixels reach 255."""
-    monkeypatch.setattr(image_arrays, "WINDOW_PIXELS", 60)
+    monkeypatch.setattr(pixels, "WINDOW_PIXELS", 60)
     arrays = given("uint8")
     arrays["x_train"] = arrays["x_train"] % 2
     arrays["x_test"][-1, 0, 0, 0] = 255
@@ -119,7 +118,7 @@ def test_labels_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
 
 
 def test_images_of_which_not_one_can_be_converted_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_arrays, "process_memory", lambda: 1 << 20)
+    monkeypatch.setattr(pixels, "process_memory", lambda: 1 << 20)
     with pytest.raises(BadRequest, match=r"to convert images of 4×5×3 takes .* and 1.0 MiB are free: make them"):
         load(tmp_path, given("float64"))
 

@@ -16,8 +16,8 @@ import pytest
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
 from velodrome.data.cache import RemoteFile
-from velodrome.data.sources import cifar
-from velodrome.data.sources.cifar import RECORD, Cifar, read_records
+from velodrome.data.sources import archives
+from velodrome.data.sources.archives import RECORD, Cifar, read_records
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def tiny(packed: bytes | None = None) -> tuple[Cifar, bytes]:
     packed = packed or archive_of({
         "batches-bin/readme.html": b"<p>about</p>", **{f"batches-bin/{name}": files[name] for name in NAMES},
     })
-    (published,) = cifar.DATA_SETS
+    published = archives.DATA_SETS[0]
     assert isinstance(published, Cifar)
     made = replace(
         published, name="tiny", files=tuple(remote(name, files[name]) for name in NAMES),
@@ -79,7 +79,7 @@ def test_the_description_is_that_of_the_published_set() -> None:
     about = catalogue.describe("cifar-10")
     assert (about.train, about.validation, about.test) == (45_000, 5_000, 10_000)
     assert (about.input_shape, about.classes, about.bytes) == ((32, 32, 3), 10, 170_052_171)
-    (published,) = cifar.DATA_SETS
+    published = archives.DATA_SETS[0]
     assert isinstance(published, Cifar)
     assert published.archive.gz_md5 == "c32a1d4ab5d03f1284b67883e8d87530"
     assert {file.bytes for file in published.files} == {30_730_000}

@@ -9,7 +9,7 @@ from PIL import Image
 
 from velodrome.data import catalogue
 from velodrome.data.examples import ExampleSet, image_part, image_set
-from velodrome.data.images.contact_sheet import class_counts, draw, write
+from velodrome.data.pictures import class_counts, draw, write
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.text import Text
+from velodrome.data.examples import Text
 
 pytestmark = pytest.mark.unit
 

@@ -10,11 +10,10 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.own import objects
-from velodrome.data.own.transforms import rng_of, with_transform
+from velodrome.data.own.functions import rng_of, with_transform
 from velodrome.data.pixels import transform_of_arrays
 from velodrome.errors import BadRequest, RunFailed, UserCodeError
-from velodrome.tasks.prefetch import Prefetch
-from velodrome.tasks.schedule import by_data, in_order
+from velodrome.tasks.schedule import Prefetch, by_data, in_order
 
 RANDOM = np.random.default_rng(2)
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

@@ -11,7 +11,7 @@ import pytest
 
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
-from velodrome.data.sources import fruits
+from velodrome.data.sources import archives as fruits
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 MIRROR = os.environ.get("VELODROME_DATA_MIRROR") or (str(BESIDE) if BESIDE.is_dir() else "")

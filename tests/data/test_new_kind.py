@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from velodrome.data.examples import image_part, image_set
-from velodrome.data.own.names import PathFormat
-from velodrome.data.source import CachedSource, Description, file_key, notes_of
+from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import divide, sizes_of
 from velodrome.errors import BadRequest
 

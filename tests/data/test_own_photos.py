@@ -13,8 +13,7 @@ import pytest
 from pictures import COLOURS, everything, load_photos, picture, write_folders
 from PIL import Image
 
-from velodrome.data import cache, catalogue
-from velodrome.data.images import decode
+from velodrome.data import cache, catalogue, pictures
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -110,16 +109,16 @@ def test_a_file_that_may_be_read_at_last_is_read(tmp_path, monkeypatch):
 
 
 def test_large_images_are_decoded_one_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(decode, "LARGE_PIXELS", 100)
+    monkeypatch.setattr(pictures, "LARGE_PIXELS", 100)
 
     def decoded_to(side: int) -> tuple[int, ...]:
         path = tmp_path / f"{side}.png"
         picture((1, 2, 3), 4, side, side).save(path)
         with path.open("rb") as stream:
-            return decode.decode(stream, path.stat().st_size, 4, 4, 3).shape
+            return pictures.decode(stream, path.stat().st_size, 4, 4, 3).shape
 
     with ThreadPoolExecutor(2) as pool:
-        with decode.ONE_LARGE:
+        with pictures.ONE_LARGE:
             large = pool.submit(decoded_to, 20)
             assert pool.submit(decoded_to, 10).result(30) == (4, 4, 3)
             with pytest.raises(TimeoutError):
@@ -146,7 +145,7 @@ def test_of_an_animation_or_several_pages_the_first_frame_is_used(tmp_path, name
     with Image.open(path) as stored:
         assert stored.n_frames == 3
     with path.open("rb") as stream:
-        pixels = decode.decode(stream, path.stat().st_size, 6, 8, 3)
+        pixels = pictures.decode(stream, path.stat().st_size, 6, 8, 3)
     assert (pixels == 50).all()
 
 
@@ -159,9 +158,9 @@ def test_every_usual_kind_of_pixel_becomes_bytes(tmp_path, mode, channels):
     image.save(tmp_path / "a.png")
     size = (tmp_path / "a.png").stat().st_size
     with (tmp_path / "a.png").open("rb") as stream:
-        assert decode.look(stream, size) == decode.Look(6, 8, channels)
+        assert pictures.look(stream, size) == pictures.Look(6, 8, channels)
     with (tmp_path / "a.png").open("rb") as stream:
-        pixels = decode.decode(stream, size, 6, 8, 3)
+        pixels = pictures.decode(stream, size, 6, 8, 3)
     wanted = np.where(grey >= 128, 255, 0) if mode == "1" else grey
     near = 30 if mode in ("P", "1") else 0  # a palette has its own shades, and two shades are dithered
     if mode != "1":
@@ -173,7 +172,7 @@ def test_what_was_decoded_is_used_again_and_made_anew_when_a_file_changes(tmp_pa
     folder = write_folders(tmp_path / "photos")
     first = load_photos(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(decode, "decode_all", None)
+        patch.setattr(pictures, "decode_all", None)
         assert np.array_equal(load_photos(folder).train.images, first.train.images)
     picture((9, 9, 9), 77).save(folder / "ant" / "00.png")
     os.utime(folder / "ant" / "00.png", (1, 1))
@@ -223,7 +222,7 @@ def test_what_was_left_half_made_of_another_set_is_removed_unless_it_is_being_ma
 
 
 def _decode(name, queue):
-    from velodrome.data.images import decode as module
+    from velodrome.data import pictures as module
 
     calls = []
     real = module.decode_all

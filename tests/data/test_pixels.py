@@ -11,7 +11,7 @@ import pytest
 
 from velodrome.data import catalogue, pixels
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
-from velodrome.data.images.photos import ChosenRows
+from velodrome.data.photos import ChosenRows
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards

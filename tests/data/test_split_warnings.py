@@ -12,7 +12,7 @@ import tiny_idx as tiny
 from pictures import COLOURS, picture, write_folders
 
 from velodrome.data import cache, catalogue
-from velodrome.data.split_warnings import fingerprints, fingerprints_of_files
+from velodrome.data.split import fingerprints, fingerprints_of_files
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]
@@ -135,7 +135,7 @@ def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
     first = tiny.data_set().load(1, 0.1).notes
     assert len(first) >= 1
     assert first[0].startswith("1 of 20 test images is also in the ")
-    monkeypatch.setattr("velodrome.data.split_warnings.fingerprints", None)
+    monkeypatch.setattr("velodrome.data.split.fingerprints", None)
     assert tiny.data_set().load(1, 0.1).notes == first
 
 

@@ -15,9 +15,9 @@ import pytest
 from velodrome.data import catalogue
 from velodrome.data.base import DataError
 from velodrome.data.catalogue import load_text
-from velodrome.data.sources import treebank
+from velodrome.data.sources import restricted
+from velodrome.data.sources.text import numbered, vocabulary_of
 from velodrome.data.storage.trees import FolderTree
-from velodrome.data.text import numbered, vocabulary_of
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -47,7 +47,7 @@ def test_numbers_are_places_and_lines_end():
 @pytest.fixture
 def small_treebank(monkeypatch):
     """The same code with short texts in place of the published ones, which may not be passed on."""
-    (published,) = treebank.DATA_SETS
+    published = restricted.DATA_SETS[0]
     files = tuple(
         replace(
             file, bytes=len(text), gz_bytes=len(text), sha256=hashlib.sha256(text).hexdigest(), crc32=zlib.crc32(text)
@@ -214,8 +214,8 @@ def test_text_that_cannot_be_read_is_bad_data_too(tmp_path, monkeypatch):
 
 def test_a_package_of_the_treebank_without_all_its_texts_is_told():
     source = package_source({"train": b"a\n", "extra": b"b\n"}).encode()
-    with pytest.raises(treebank._UnavailableError, match="it holds extra, train"):
-        treebank._texts(source)
+    with pytest.raises(restricted._UnavailableError, match="it holds extra, train"):
+        restricted._texts(source)
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "no .txt files"), ("\n\n", "no text to train on")])

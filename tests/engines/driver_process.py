@@ -19,8 +19,7 @@ import numpy as np
 
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
-from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
-from velodrome.data.text import Text
+from velodrome.data.examples import ExamplePart, ExampleSet, Text, image_part, image_set
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.variables import WORLD

@@ -144,8 +144,8 @@ def test_a_perplexity_is_judged_by_its_seeds() -> None:
     once = guard(compare(_perplexed([100.0], strategy="single") + _perplexed([120.0], workers=2)), metric)
     assert len(once.eligible) == 2
     assert "; ".join(once.notes) == (
-        "perplexity not settled: torch/ddp with 2 workers may be higher than torch/single with 1 worker, which one run "
-        "cannot tell"
+        "perplexity not settled: torch/ddp with 2 workers may be higher than torch/single with 1 worker, which one "
+        "seed cannot tell"
     )
 
 

@@ -196,7 +196,8 @@ def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
     answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
     assert answer.decision == "open", "the slowed one may be up to ten times as fast"
     assert answer.verdict.startswith("use torch/ddp with 2 workers for now: it was 90 % faster")
-    assert answer.next.startswith("close other programs, then add repetitions: `velodrome race")
+    assert answer.next == ("close other programs, then race anew: `velodrome race RACE/race.yaml --name RACE-idle "
+                           "--until-sure --max-repeat 3`."), "more than three would have to be added"
     assert (answer.reliable, answer.as_json()["reliable"]) == (False, False)
     assert answer.as_json()["doubts"] == list(answer.unreliable)
     assert answer.as_json()["caveats"] == list(answer.caveats)
@@ -206,9 +207,11 @@ def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
 
 
 def test_repetitions_are_proposed_beside_a_limit_that_lets_them_run() -> None:
-    loaded = [beside(run, 0.9) for run in SINGLE]
-    answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
-    assert "--until-sure --max-repeat 6" in answer.next, "three have run, and three may be the most that were allowed"
+    loaded = [beside(run, 0.3) for run in SINGLE]
+    answer = ask([*loaded, *repeated([130, 131, 129], workers=2)])
+    assert answer.next.startswith("close other programs, then add repetitions: `velodrome race")
+    assert "2 more on an idle machine would settle it" in answer.verdict
+    assert "--until-sure --max-repeat 5" in answer.next, "three have run, and three may be the most that were allowed"
 
 
 def test_closing_other_programs_is_not_proposed_where_the_runs_scatter_too_much_without_them() -> None:

@@ -6,6 +6,7 @@ that somebody reads the difference.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -242,6 +243,25 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
     ),
     "a script that keeps its batch": lambda: answer([*script(1, 100, 101, 99), *script(2, 190, 192, 188)]),
     "a script that reported no examples": lambda: answer([*script(1, None, None, None), *script(2, None, None, None)]),
+    "a script that sets its own seed, and learns a little less": lambda: answer(
+        [
+            *script(1, 100, 101, 99, one_seed=True, accuracy=0.262),
+            *script(2, 190, 192, 188, one_seed=True, accuracy=0.243),
+        ]
+    ),
+    "a script that sets its own seed, and learns far less": lambda: answer(
+        [
+            *script(1, 100, 101, 99, one_seed=True, accuracy=0.918),
+            *script(2, 190, 192, 188, one_seed=True, accuracy=0.523),
+        ]
+    ),
+    "the accuracy of a script that sets its own seed": lambda: answer(
+        [
+            *script(1, 100, 101, 99, one_seed=True, accuracy=0.262),
+            *script(2, 190, 192, 188, one_seed=True, accuracy=0.243),
+        ],
+        "accuracy",
+    ),
     "one core": lambda: answer(
         [
             run | {"machine": run["machine"] | {"cores": 1}}
@@ -293,6 +313,24 @@ def test_a_first_line_is_short_and_no_number_says_nothing(name: str) -> None:
     assert "((" not in found.verdict
     assert "(" not in found.verdict
     assert not words_that_say_nothing(" ".join((*found.lines, *found.caveats)))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_command_runs_as_many_repetitions_as_the_verdict_says_are_needed(name: str) -> None:
+    found = FORMS[name]()
+    needed = re.search(r"(?P<number>\d+) (?P<what>more|repetitions on an idle)", found.verdict)
+    most = re.search(r"--max-repeat (\d+)", found.next)
+    if needed is not None and most is not None:
+        so_far = max(counts["runs"] for counts in found.configurations.values())
+        more = needed["what"] == "more"
+        assert int(most[1]) == int(needed["number"]) + (so_far if more else 0)
+        assert ("RACE-idle" in found.next) != more
+
+
+def test_runs_of_a_script_that_report_different_figures_count_each() -> None:
+    found = answer([*script(1, 100, 101, 99, accuracy=0.918), *script(2, 190, 192, 188, accuracy=0.523)])
+    assert found.best == "torch/script with 1 worker"
+    assert found.decision == "alone", "three seeds prove it"
 
 
 def test_a_small_price_has_no_exponent() -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tiny_models import brightness
-from velodrome.serving import sessions
+from velodrome.serving import model
 from velodrome.serving.model import BadInput, LoadedModel
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ FILLED = graph([helper.make_node("ConstantOfShape", ["many"], ["zeros"]),
 def test_a_graph_of_a_few_bytes_takes_neither_all_time_nor_all_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(sessions, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(model, "CALL_SECONDS", 1.0)
     folder = brightness(tmp_path)
     (folder / "model.onnx").write_bytes(content)
     with pytest.raises(BadInput, match=why):
@@ -70,8 +70,8 @@ def test_graphs_allocate_from_one_arena_that_has_an_end(tmp_path: Path) -> None:
         helper.make_node("Add", ["both", "sum"], ["scores"]),
     ], {"many": np.array([asked])}))
     code = (
-        "import sys\nfrom pathlib import Path\nimport numpy as np\nfrom velodrome.serving import sessions\n"
-        "sessions.memory_budget = lambda share: int(share * int(sys.argv[2]))\n"
+        "import sys\nfrom pathlib import Path\nimport numpy as np\nfrom velodrome.serving import model\n"
+        "model.memory_budget = lambda share: int(share * int(sys.argv[2]))\n"
         "from velodrome.serving.model import BadInput, LoadedModel\n"
         "model = LoadedModel(Path(sys.argv[1]), 'hurt', threads=1)\n"
         "try:\n    print(model.scores({'x': np.zeros((1, 8, 8, 1), np.uint8)}).tolist())\n"

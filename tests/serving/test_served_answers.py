@@ -17,12 +17,10 @@ import velodrome
 from hostile_files import picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
-from velodrome.serving import batching, inputs, responses
+from velodrome.serving import inputs, responses
 from velodrome.serving import model as serving_model
-from velodrome.serving.batching import Batcher
-from velodrome.serving.model import BadInput, LoadedModel, load_for_requests
-from velodrome.serving.responses import answers_of, occlusion
-from velodrome.serving.sessions import Session
+from velodrome.serving.model import BadInput, LoadedModel, Session, load_for_requests
+from velodrome.serving.responses import Batcher, answers_of, occlusion
 
 pytestmark = pytest.mark.unit
 
@@ -127,7 +125,7 @@ def test_requests_that_arrive_together_are_computed_together_and_get_their_own_a
     lights = [10 * (grey / 255 - 0.5) for grey in range(150)]
     assert [one[1] for one in found] == pytest.approx([1 / (1 + math.exp(-2 * light)) for light in lights], abs=1e-5)
     assert sum(sizes) == 150
-    assert len(sizes) <= 150 / batching.MOST_TOGETHER + 2
+    assert len(sizes) <= 150 / responses.MOST_TOGETHER + 2
 
 
 def test_as_many_batches_are_computed_at_a_time_as_there_are_cores(
@@ -146,9 +144,9 @@ def test_as_many_batches_are_computed_at_a_time_as_there_are_cores(
         with ThreadPoolExecutor(2) as pool:
             batcher = Batcher(model, pool, at_once=2)
             one = {"x": np.zeros((1, 8, 8, 1), np.uint8)}
-            return await asyncio.gather(*(batcher.numbers(one) for _ in range(2 * batching.MOST_TOGETHER)))
+            return await asyncio.gather(*(batcher.numbers(one) for _ in range(2 * responses.MOST_TOGETHER)))
 
-    assert len(asyncio.run(ask())) == 2 * batching.MOST_TOGETHER
+    assert len(asyncio.run(ask())) == 2 * responses.MOST_TOGETHER
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_an_answer_that_is_not_finite_is_refused_and_its_neighbours_are_not(
 
 
 def test_more_requests_than_can_wait_are_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MOST_WAITING", 10)
+    monkeypatch.setattr(responses, "MOST_WAITING", 10)
     model = loaded(brightness(tmp_path))
 
     async def ask() -> list[Any]:

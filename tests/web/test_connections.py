@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from velodrome.web.connections import Joined, limited_protocol
+from velodrome.web.server import Joined, limited_protocol
 
 SECONDS = 30
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]

@@ -101,7 +101,7 @@ def show(
         catalogue.prepare(name, on_download, bad_data=bad_data)
     if catalogue.describe(name, bad_data=bad_data).kind == "text":
         return _count_words(name, bad_data)
-    from velodrome.data.images.contact_sheet import class_counts, draw, write
+    from velodrome.data.pictures import class_counts, draw, write
 
     splits = catalogue.load_examples(name, seed=seed, validation=validation, bad_data=bad_data)
     if splits.kind == "arrays":

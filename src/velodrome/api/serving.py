@@ -117,7 +117,7 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
         known, faults = {column.name for column in about.encoding.features}, Faults()
         for number, (_, row) in enumerate(read_rows(file, faults), start=1):
             yield {"row": number}, inputs.from_fields(about, {key: row[key] for key in row if key in known})
-        if wrong := faults.found():
+        if wrong := faults.all():
             raise BadRequest(f"{str(file)!r}: {wrong[0]}")
     elif file.suffix.lower() == ".json":
         try:

@@ -46,9 +46,9 @@ def serve_command(
     `curl -F file=@apple.jpg http://127.0.0.1:8300/api/predict`
     """
     need_packages()
-    from velodrome.serving.sessions import runtime
+    from velodrome.serving.model import runtime
+    from velodrome.web.processes import usual_processes
     from velodrome.web.serve import check_runs, serve_app
-    from velodrome.web.siblings import usual_processes
 
     runtime()
     count = processes or usual_processes()

@@ -13,7 +13,7 @@ from velodrome.catalog.registry import check_arrays, engine_of, engines, strateg
 from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.data import catalogue
-from velodrome.data.own.names import refuse_standard
+from velodrome.data.own.functions import refuse_standard
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job, Target

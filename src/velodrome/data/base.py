@@ -1,7 +1,6 @@
 """What all data sets share: progress, what is wrong with data, what verifying finds, and how much memory data may take.
 
-Names come from outside, so they are never printed as they are. Nothing here, nor in a data set's module, imports numpy
-before examples are asked for.
+Names come from outside, so they are never printed as they are.
 """
 
 from __future__ import annotations
@@ -76,27 +75,27 @@ class Faults:
     """Collects what is wrong while data is read."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, int, list[str]]] = {}
+        self._by_kind: dict[str, tuple[str, int, list[str]]] = {}
 
     def add(self, what: str, name: object, reason: str = "", *, remedy: str = "left out", count: int = 1) -> None:
-        remedy, so_far, first = self._found.get(what, (remedy, 0, []))
+        remedy, so_far, first = self._by_kind.get(what, (remedy, 0, []))
         if len(first) < NAMED:
             first.append(f"{shown(name)}: {shown(reason)}" if reason else shown(name))
-        self._found[what] = (remedy, so_far + count, first)
+        self._by_kind[what] = (remedy, so_far + count, first)
 
     def take(self, faults: Iterable[Fault]) -> None:
         """Add faults that were collected elsewhere."""
         for fault in faults:
-            remedy, so_far, first = self._found.get(fault.what, (fault.remedy, 0, []))
-            self._found[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
+            remedy, so_far, first = self._by_kind.get(fault.what, (fault.remedy, 0, []))
+            self._by_kind[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
 
     @property
     def because(self) -> str:
-        """What was found, as the end of a sentence: `: images that cannot be read: 3 (…)`; empty if nothing was."""
-        return f": {'; '.join(map(str, self.found()))}" if self._found else ""
+        """All faults, as the end of a sentence: `: images that cannot be read: 3 (…)`; empty without any."""
+        return f": {'; '.join(map(str, self.all()))}" if self._by_kind else ""
 
-    def found(self) -> tuple[Fault, ...]:
-        return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._found.items())
+    def all(self) -> tuple[Fault, ...]:
+        return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._by_kind.items())
 
 
 def refuse(name: str, faults: Sequence[Fault]) -> None:

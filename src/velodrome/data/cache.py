@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome import files
 from velodrome.data.base import Checked, DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import DTypeLike, NDArray
+from velodrome.data.lazy_numpy import DTypeLike, NDArray, np
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
@@ -161,8 +158,6 @@ class Decoded:
 
     def array(self, name: str) -> NDArray[Any]:
         """An array, memory-mapped; writing to it changes only a private copy."""
-        import numpy as np
-
         try:
             mapped: NDArray[np.generic] = np.load(self.folder / f"{name}.npy", mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -245,8 +240,6 @@ def _reason(error: OSError) -> str:
 def allocate(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
     """A new `.npy` file as an array of zeros to be filled, with all of its space on the disk: writing to a mapped file
     whose disk is full would end the process by SIGBUS."""
-    import numpy as np
-
     array: np.memmap[Any, Any] = np.lib.format.open_memmap(path, "w+", dtype, shape)
     with path.open("r+b") as stream:
         try:

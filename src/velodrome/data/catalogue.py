@@ -1,4 +1,4 @@
-"""Finds data sets by name. A new data set, or a new kind of them, is a module of `velodrome.data.sources`, or one that
+"""Finds data sets by name. A new data set, or a new format, is a module of `velodrome.data.sources`, or one that
 another package offers as an entry point of the group `velodrome.sources`.
 
 Such a module may have `DATA_SETS`, sources with a name; `SCHEMES`, functions `(place, bad_data)` that return the source
@@ -13,20 +13,17 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
 from velodrome.data.base import BadData, Checked, Progress
-from velodrome.data.own.names import PathFormat, check_exists, check_options, is_function, split_options
-from velodrome.data.source import Description, Source
+from velodrome.data.examples import ExampleSet, Text
+from velodrome.data.own.functions import is_function
+from velodrome.data.shards import data_set as data_set_of_shards
+from velodrome.data.source import Description, PathFormat, Source, check_exists, check_options, split_options
 from velodrome.data.sources.functions import FunctionSet, ScriptData
 from velodrome.errors import BadRequest, VelodromeError, which_name
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ExampleSet
-    from velodrome.data.text import Text
 
 #: What lists of data sets begin with.
 _FIRST = ("digits", "mnist", "fashion-mnist", "kmnist", "cifar-10", "fruits", "fashion-products", "diabetes",
@@ -71,7 +68,8 @@ class _Kinds:
 
 @cache
 def _ours() -> _Kinds:
-    return _Kinds([import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)])
+    modules = [import_module(f"{sources.__name__}.{module.name}") for module in iter_modules(sources.__path__)]
+    return _Kinds([*modules, data_set_of_shards])
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Examples as training sees them: named columns of numbers, in three parts that never share an example.
+"""Examples as training sees them, in three parts that never share one: named columns of numbers, or a text.
 
-Features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one class each
-are a kind of their own (`ExampleSet.kind`), for which engines have a fast path.
+Columns have features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one
+class each have a fast path in engines (`ExampleSet.kind`). A text is a row of words.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from types import MappingProxyType
+from typing import IO, Any, ClassVar, Generic, Literal, TypeAlias, TypeGuard, TypeVar
 
 from velodrome.data.base import DataError
+from velodrome.data.lazy_numpy import NDArray, np
 
-Number = TypeVar("Number", bound=np.generic)
+Number = TypeVar("Number", bound="np.generic")
 
 #: Mapped files up to this size may come into the process whole.
 WINDOW = 128 << 20
+
+
+def is_mapped(array: object) -> TypeGuard[np.memmap[Any, Any]]:
+    """Whether an array is mapped from a file, so that reading its rows makes the process grow."""
+    return isinstance(array, np.memmap)
 
 
 class Gather(Generic[Number]):
@@ -32,7 +36,7 @@ class Gather(Generic[Number]):
     def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
         self._rows: NDArray[Number] = np.asarray(rows)
         self._stream: IO[bytes] | None = None
-        if isinstance(rows, np.memmap) and rows.nbytes > window and rows.flags.c_contiguous:
+        if is_mapped(rows) and rows.nbytes > window and rows.flags.c_contiguous:
             self._stream, self._start = _open_file(rows)
         self._numbers = int(np.prod(rows.shape[1:]))
         self._each = self._numbers * rows.dtype.itemsize
@@ -53,18 +57,18 @@ class Gather(Generic[Number]):
 def _open_file(rows: np.memmap[Any, Any]) -> tuple[IO[bytes], int]:
     """The file behind a mapped array, and where in it the array begins; a slice begins later than its file's array."""
     whole = rows
-    while isinstance(whole.base, np.memmap):
+    while is_mapped(whole.base):
         whole = whole.base
     if rows.filename is None:
         raise DataError("rows are mapped from no file that has a name")
     return Path(rows.filename).open("rb"), rows.offset + rows.ctypes.data - whole.ctypes.data
 
 
-Named = Mapping[str, NDArray[Any]]
+Named: TypeAlias = "Mapping[str, NDArray[Any]]"
 #: Makes other targets from those of a part.
-Change = Callable[[Named], Named]
+Change: TypeAlias = Callable[[Named], Named]
 #: Returns the inputs and targets of the examples with these indices in an epoch, which is 0 in an evaluation.
-Read = Callable[[NDArray[np.int64], int], tuple[Named, Named]]
+Read: TypeAlias = "Callable[[NDArray[np.int64], int], tuple[Named, Named]]"
 
 #: Names of the only input and the only target, where the data does not name them.
 INPUT, TARGET = "x", "y"
@@ -93,8 +97,7 @@ class ArrayField:
 class ExamplePart:
     """Some examples: row `i` of every array belongs to example `i`.
 
-    Numbers are float32 or float64, integers, booleans, or bytes (uint8) of pixels. Arrays may be mapped from files
-    (`np.memmap`).
+    Numbers are float32 or float64, integers, booleans, or bytes (uint8) of pixels; they may be mapped from files.
     """
 
     inputs: Named
@@ -126,11 +129,13 @@ class ExamplePart:
     @property
     def in_memory(self) -> bool:
         """Whether an engine may make tensors of the whole arrays; rows are read ahead of their use otherwise."""
-        return not any(isinstance(array, np.memmap) for array in self.inputs.values())
+        return not self.computed and not any(map(is_mapped, self.inputs.values()))
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         """Inputs and targets of these examples, as copies; `epoch` is 0 in an evaluation."""
-        return _rows(self.inputs, indices), _rows(self.targets, indices)
+        inputs, targets = ({name: np.asarray(array).take(indices, axis=0) for name, array in side.items()}
+                           for side in (self.inputs, self.targets))
+        return inputs, targets
 
     def reader(self) -> Read:
         """A function that gathers examples all through a training, without mapped files growing the process."""
@@ -158,10 +163,6 @@ class ComputedPart(ExamplePart):
     """A part that computes its rows when they are asked for: it overrides `__len__`, the fields and `gather`."""
 
     computed: ClassVar[bool] = True
-
-    @property
-    def in_memory(self) -> bool:
-        return False
 
     def reader(self) -> Read:
         return self.gather
@@ -308,13 +309,39 @@ def fields_of(arrays: Named) -> tuple[ArrayField, ...]:
     return tuple(ArrayField(name, tuple(array.shape[1:]), array.dtype.name) for name, array in arrays.items())
 
 
-def _rows(arrays: Named, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    return {name: np.asarray(array).take(indices, axis=0) for name, array in arrays.items()}
-
-
 def implied_task(targets: Iterable[ArrayField]) -> str:
     """The task that targets are for: fractions are predicted, whole numbers are classes, a matrix of them is labels."""
     fields = tuple(targets)
     if any(not column.is_whole for column in fields):
         return "regression"
     return "classification" if len(fields) == 1 and not fields[0].shape else "multi-label"
+
+
+#: Words that are read at a time for a fingerprint.
+_WORDS_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """Each part is one long row of places in `vocabulary`; every line ends with the place of `<eos>`."""
+
+    name: str
+    train: NDArray[np.int32]
+    validation: NDArray[np.int32]
+    test: NDArray[np.int32]
+    vocabulary: list[str]
+    #: What was left out or changed on the way, as sentences for the reader of a run.
+    notes: tuple[str, ...] = ()
+    #: As in `ExampleSet`; a text has none of the last two.
+    kind: ClassVar[Literal["text"]] = "text"
+    caveats: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    def identity(self) -> dict[str, Any]:
+        """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
+        counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
+        content = hashlib.blake2b((json.dumps(counts) + "\n".join(self.vocabulary)).encode(), digest_size=8)
+        for part in (self.train, self.validation, self.test):
+            for first in range(0, len(part), _WORDS_AT_ONCE):
+                content.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
+        return {**counts, "fingerprint": content.hexdigest()}

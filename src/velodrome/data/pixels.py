@@ -1,17 +1,23 @@
-"""How stored bytes become the input of a model: a factor and an offset, per channel if they are standardized."""
+"""Pixels: arrays of numbers become bytes, and stored bytes become the input of a model.
+
+Every number of an image that comes as an array is checked and converted to a byte, a window of rows at a time; single
+images that cannot be used are faults. A model is fed each byte times a factor plus an offset, per channel if pixels are
+standardized.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather
+from velodrome.data.base import Faults
+from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather, is_mapped
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
+from velodrome.machine import process_memory
+from velodrome.printable import bytes_text
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.
 Form = Literal["unit", "byte", "standardize"]
@@ -89,7 +95,7 @@ def measure(images: NDArray[np.uint8]) -> ChannelStatistics:
     channels = images.shape[-1]
     counts = np.zeros((channels, _BRIGHTEST + 1), np.int64)
     length = max(1, _WINDOW // max(1, math.prod(images.shape[1:])))
-    gather = Gather(images) if isinstance(images, np.memmap) else None
+    gather = Gather(images) if is_mapped(images) else None
     for first in range(0, images.shape[0], length):
         last = min(first + length, images.shape[0])
         some = images[first:last] if gather is None else gather(np.arange(first, last, dtype=np.int64))
@@ -106,3 +112,120 @@ def _moments(counts: list[int]) -> tuple[float, float]:
     squares = sum(value * value * count for value, count in enumerate(counts))
     # In whole numbers up to the last division, so that nothing is rounded away.
     return total / number, math.sqrt((number * squares - total * total) / (number * number))
+
+
+#: Pixels that are converted at a time.
+WINDOW_PIXELS = 2 << 20
+#: Bytes of memory for a pixel that is converted, in addition to its own: as a double, rounded, compared, as a byte.
+_EACH = 26
+
+
+class RowArray(Protocol):
+    """An array that is read from front to back."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def windows(self, rows: int) -> Iterator[NDArray[Any]]:
+        """All rows, at most so many at a time."""
+
+    def whole(self) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class HeldArray:
+    """An array in memory."""
+
+    array: NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    def windows(self, rows: int) -> Iterator[NDArray[Any]]:
+        for first in range(0, len(self.array), rows):
+            yield self.array[first : first + rows]
+
+    def whole(self) -> NDArray[Any]:
+        return self.array
+
+
+def has_fractions(array: RowArray) -> bool:
+    return array.dtype.kind == "f"
+
+
+def check_memory(name: str, arrays: Sequence[RowArray]) -> None:
+    """Refuse images of which not even one could be converted."""
+    for array in arrays:
+        pixels = math.prod(array.shape[1:])
+        needed, free = max(1, _rows_of_window(array)) * pixels * (array.dtype.itemsize + _EACH), process_memory()
+        if needed > free:
+            size = "×".join(map(str, array.shape[1:]))
+            raise BadRequest(
+                f"data set {name!r}: to convert images of {size} takes {bytes_text(needed)} of memory, and "
+                f"{bytes_text(free)} are free: make them smaller"
+            )
+
+
+def _rows_of_window(array: RowArray) -> int:
+    return max(1, WINDOW_PIXELS // max(1, math.prod(array.shape[1:])))
+
+
+def scale_of(name: str, arrays: Sequence[RowArray]) -> float:
+    """What pixels are multiplied with to lie between 0 and 255; single ones far off are found later.
+
+    All arrays have fractions, or none has.
+    """
+    low, high = 0.0, 0.0
+    for array in arrays:
+        for window in array.windows(_rows_of_window(array)):
+            if not has_fractions(array):
+                high = max(high, float(window.max(initial=0)))
+                if high > 1:
+                    return 1.0
+                continue
+            finite = window[np.isfinite(window)]
+            low, high = min(low, float(finite.min(initial=0))), max(high, float(finite.max(initial=0)))
+        if low < 0 or high > 255:
+            raise BadRequest(
+                f"data set {name!r}: pixels reach from {low:g} to {high:g}, and they must lie between 0 and 1 or "
+                "between 0 and 255; rescale them"
+            )
+    return 255.0 if high <= 1 else 1.0
+
+
+def to_bytes(
+    key: str, array: RowArray, scale: float, faults: Faults
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
+    """Pixels (rows, …) as bytes, and which of the rows can be used; the others are faults."""
+    first = 0
+    for window in array.windows(_rows_of_window(array)):
+        if array.dtype == np.uint8 and scale == 1:
+            yield window, np.ones(len(window), np.bool_)
+        else:
+            yield _converted(key, window, first, scale, faults)
+        first += len(window)
+
+
+def _converted(
+    key: str, window: NDArray[Any], first: int, scale: float, faults: Faults
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    numbers = window.reshape(len(window), -1).astype(np.float64)
+    numbers *= scale
+    finite = np.asarray(np.isfinite(numbers).all(axis=1))
+    numbers[~finite] = 0
+    within = (numbers.min(axis=1) >= 0) & (numbers.max(axis=1) <= 255)
+    numbers[~within] = 0
+    for place in np.flatnonzero(~finite):
+        faults.add("examples with NaN or infinity", f"{key}[{first + place}]")
+    for place in np.flatnonzero(~within):
+        faults.add("examples with pixels outside 0 to 255", f"{key}[{first + place}]")
+    pixels: NDArray[np.uint8] = np.rint(numbers, out=numbers).astype(np.uint8)
+    return pixels.reshape(window.shape), finite & within

@@ -1,27 +1,27 @@
 """What every data set can do, and what those have in common that keep arrays in the cache.
 
-A data set is a `Source`: a description that costs nothing, and access to its examples. Nothing here, nor in the module
-of a data set, imports numpy before examples are asked for.
+A data set is a `Source`: a description that costs nothing, and access to its examples. Data of the user's own is named
+by a path with options after a `?`.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
+from urllib.parse import parse_qsl
 
+from velodrome import files
 from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.examples import ArrayField, ExampleSet, Text
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ArrayField, ExampleSet
-    from velodrome.data.text import Text
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Description:
 
     name: str
     title: str
-    licence: str
-    homepage: str
+    licence: str = "your own"
+    homepage: str = ""
     #: Examples; of a text, its words with one `<eos>` a line.
-    train: int | None
-    validation: int | None
-    test: int | None
+    train: int | None = None
+    validation: int | None = None
+    test: int | None = None
     #: Of images, height, width, channels; of arrays, the shape of the only input; None for a text.
-    input_shape: tuple[int, ...] | None
+    input_shape: tuple[int, ...] | None = None
     #: Of a text, the words of its vocabulary; of a matrix of labels, its columns.
-    classes: int | None
+    classes: int | None = None
     kind: Literal["images", "text", "arrays"] = "images"
     #: What has to be fetched or lies in the user's folder; 0 if it comes with Velodrome, None if unknown.
     bytes: int | None = None
@@ -178,7 +178,7 @@ class CachedSource(Source):
         def make(folder: Path) -> dict[str, Any]:
             faults = Faults()
             about = self.make(folder, faults, progress)
-            return {**about, "faults": [fault.as_json() for fault in faults.found()]}
+            return {**about, "faults": [fault.as_json() for fault in faults.all()]}
 
         kept = cache.keep(self.source, self.key(), make)
         if self.bad_data == "fail":
@@ -214,7 +214,7 @@ def _faults(about: dict[str, Any]) -> list[Fault]:
     return [Fault.from_json(fields) for fields in about["faults"]]
 
 
-def check_room(name: str, needed: int, what: str, way_out: str = "free some space") -> None:
+def check_room(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
     """Refuse what would not fit on the disk of the cache once it is decoded."""
     home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)
@@ -222,5 +222,65 @@ def check_room(name: str, needed: int, what: str, way_out: str = "free some spac
     if needed > 0.9 * free:
         raise BadRequest(
             f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
-            f"{way_out}"
+            f"{how_to_fix}"
         )
+
+
+@dataclass(frozen=True)
+class PathFormat:
+    """A kind of data that `path:` may name."""
+
+    #: Whether a file or folder, with these options, is of this kind.
+    takes: Callable[[Path, Mapping[str, str]], bool]
+    #: Names of the options that it has.
+    options: tuple[str, ...]
+    #: The data set of a name, at a path, with these options.
+    source: Callable[[str, Path, Mapping[str, str], BadData], Source]
+
+
+def check_exists(name: str, path: Path) -> None:
+    """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
+    try:
+        if not path.is_dir():
+            files.check_regular(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
+    except OSError as error:
+        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
+
+
+def expanded(path: str) -> Path:
+    """A path with `~` expanded; that of an unknown user stays as it is, and is not found."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def split_options(rest: str) -> tuple[Path, dict[str, str]]:
+    """The path before a `?`, and the options after it; a `?` that belongs to the path's name stays there."""
+    whole = expanded(rest)
+    if "?" not in rest or os.path.lexists(whole):
+        return whole, {}
+    before, _, after = rest.rpartition("?")
+    try:
+        return expanded(before), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
+    except ValueError:
+        raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
+
+
+def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Refuse options that this kind of data does not have."""
+    for option in options:
+        if option not in known:
+            choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
+            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+
+
+def follows_links(name: str, options: Mapping[str, str]) -> bool:
+    """Whether links that lead out of the folder are followed."""
+    if options.get("links", "follow") != "follow":
+        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
+    return "links" in options

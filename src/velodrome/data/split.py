@@ -1,21 +1,25 @@
-"""Divides examples into training, validation and test: seeded, stratified, and the same on every machine and with every
-release of numpy.
+"""Divides examples into training, validation and test, and looks for what a division gets wrong.
 
-A column of a table, or folders, may say which part an example belongs to; what is missing is drawn from training.
+The division is seeded, stratified, and the same on every machine and with every release of numpy. A column of a table,
+or folders, may say which part an example belongs to; what is missing is drawn from training. Warnings are about
+examples that are in two parts, the same example with different labels, and classes that a part lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, TypeAlias
 
 from velodrome.data.base import Faults
+from velodrome.data.examples import ExampleSet
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 #: What a part of the user's own data may be called, in small letters.
@@ -50,8 +54,6 @@ def stratified(labels: NDArray[np.int64], count: int, seed: int, purpose: int) -
     `purpose` keeps draws apart that share a seed. Only raw bits are drawn, because numpy promises that those stay
     the same from release to release, and promises no such thing for its permutations.
     """
-    import numpy as np
-
     sizes = np.bincount(labels)
     take, remainders = np.divmod(count * sizes, max(1, len(labels)))
     largest_remainders = np.argsort(-remainders, kind="stable")
@@ -83,8 +85,6 @@ def divide(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Places of the examples of each part as they were given; missing test and validation sets are drawn from training,
     stratified and seeded."""
-    import numpy as np
-
     def draw(places: NDArray[np.int64], count: int, purpose: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         marked = stratified(labels[places], count, seed, purpose)
         return places[~marked], places[marked]
@@ -119,8 +119,6 @@ def large_enough(
 ) -> NDArray[np.bool_]:
     """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
     faults."""
-    import numpy as np
-
     sizes = np.bincount(labels[parts == TRAIN], minlength=len(class_names))
     fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
     for place in np.flatnonzero(sizes < fewest).tolist():
@@ -143,6 +141,153 @@ def looks_like_parts(words: Collection[str]) -> bool:
     return None not in parts and len(parts) > 1
 
 
-def overlooked_note(column: str, used_as: str, way_out: str) -> str:
+def overlooked_note(column: str, used_as: str, option: str) -> str:
     """The sentence about a column that seems to divide the rows, although its name does not say so."""
-    return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {way_out} divides them by it"
+    return f"column {shown(column)!r} seems to divide the rows, and is {used_as}: {option} divides them by it"
+
+
+Fingerprints: TypeAlias = "NDArray[np.uint64]"
+#: How many classes are named.
+_NAMED = 10
+#: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
+_MOSTLY_DIFFERENT = 0.5
+_ODD = 0x9E3779B97F4A7C15
+
+
+def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
+    """A number for each image: equal for equal pixels, and otherwise different."""
+    return _numbers(np.ascontiguousarray(images[row]).data for row in range(images.shape[0]))
+
+
+def fingerprints_of_files(paths: Sequence[Path], rows: NDArray[np.int64]) -> Fingerprints:
+    """A number for each of these rows of several `.npy` files, which may be larger than memory: equal where all are."""
+    with ExitStack() as stack:
+        readers = [_row_reader(stack.enter_context(path.open("rb"))) for path in paths]
+        return _numbers(b"".join(read(row) for read in readers) for row in rows.tolist())
+
+
+def _row_reader(file: IO[bytes]) -> Callable[[int], bytes]:
+    """Reads the bytes of a row of an `.npy` file."""
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    start, size = file.tell(), math.prod(shape[1:]) * dtype.itemsize
+
+    def read(row: int) -> bytes:
+        file.seek(start + row * size)
+        return file.read(size)
+
+    return read
+
+
+def row_fingerprints(inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> Fingerprints:
+    """A number for each of these rows of several arrays: equal where all inputs are."""
+    return _numbers(b"".join(array[row].tobytes() for array in inputs.values()) for row in rows.tolist())
+
+
+def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
+    sums = (hashlib.blake2b(pixels, digest_size=8).digest() for pixels in images)
+    return np.frombuffer(b"".join(sums), np.uint64)
+
+
+def with_split_warnings(
+    data: ExampleSet, prints: Sequence[Fingerprints] | None, noun: str = "images",
+    targets: Sequence[NDArray[Any]] | None = None,
+) -> ExampleSet:
+    """The data with notes about its division.
+
+    `prints` are those of training, validation and test; without them, what is known of overlaps is kept. `targets` are
+    those of the parts as they were given, where they are not the labels. `noun` says what examples are called.
+    """
+    labels = None
+    if data.classes is not None and all(part.targets and values.ndim == 1 for part in data.parts
+                                        for values in part.targets.values()):
+        labels = [next(iter(part.targets.values())) for part in data.parts]
+    overlaps, content = data.overlaps, data.content
+    if prints is not None:
+        overlaps = tuple(_overlaps(prints, labels, noun)) if _mostly_differ(prints[0], noun) else ()
+        content = content_of(prints, targets or labels or ())
+    untested = [] if labels is None else _untested(
+        labels, data.class_names or range(data.class_count), all_files=not data.own_files
+    )
+    return replace(
+        data, notes=(*data.notes, *overlaps, *untested), content=content,
+        overlaps=overlaps if data.kind == "images" else (),
+    )
+
+
+def _mostly_differ(prints: Fingerprints, noun: str) -> bool:
+    """Whether duplicates are worth a note: those of images always are, those of rows only if most rows differ."""
+    return noun == "images" or len(np.unique(prints)) > _MOSTLY_DIFFERENT * len(prints)
+
+
+def content_of(prints: Sequence[Fingerprints], targets: Sequence[NDArray[Any]]) -> str:
+    """A fingerprint of all examples and targets that does not depend on their order or division."""
+    every = np.concatenate(prints) ^ np.concatenate([_numbers_of(some) for some in targets])
+    mixed = (every ^ (every >> np.uint64(31))) * np.uint64(_ODD)
+    mixed ^= mixed >> np.uint64(29)
+    total = f"{len(every)} {int(np.add.reduce(mixed, dtype=np.uint64))}"
+    return hashlib.blake2b(total.encode(), digest_size=8).hexdigest()
+
+
+def _numbers_of(targets: NDArray[Any]) -> NDArray[np.uint64]:
+    """A number for each row of targets, which depends on all of its numbers."""
+    rows = targets.reshape(len(targets), math.prod(targets.shape[1:]))
+    bits = np.ascontiguousarray(rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)).view(np.uint64)
+    numbers = np.zeros(len(rows), np.uint64)
+    for column in bits.T:
+        numbers = numbers * np.uint64(_ODD) + column + np.uint64(1)
+    return numbers * np.uint64(_ODD)
+
+
+def _overlaps(
+    prints: Sequence[Fingerprints], labels: Sequence[NDArray[Any]] | None, noun: str
+) -> list[str]:
+    """Examples that are in two parts, and examples with several labels."""
+    every = np.concatenate(prints)
+    if len(np.unique(every)) == len(every):
+        return []
+    train, validation, test = prints
+    how = "pixel by pixel" if noun == "images" else "number by number"
+    notes = []
+    for name, part, other, where in (
+        ("test", test, train, "training"), ("validation", validation, train, "training"),
+        ("test", test, validation, "validation"),
+    ):
+        if twice := int(np.isin(part, other).sum()):
+            notes.append(
+                f"{twice:,} of {len(part):,} {name} {noun} {'is' if twice == 1 else 'are'} also in the {where} set, "
+                f"{how}: remove duplicates from one of the two, or {name} results look better than they are"
+            )
+    if labels is None:
+        return notes
+    marks = np.concatenate(list(labels))
+    order = np.lexsort((marks, every))
+    differ = (every[order][1:] == every[order][:-1]) & (marks[order][1:] != marks[order][:-1])
+    doubtful = np.unique(every[order][1:][differ])
+    if len(doubtful):
+        examples = int(np.isin(every, doubtful).sum())
+        single = len(doubtful) == 1
+        notes.append(
+            f"{len(doubtful):,} {noun[:-1] if single else noun} {'occurs' if single else 'occur'} with different "
+            f"labels, in {examples:,} examples: at most one label of each can be right"
+        )
+    return notes
+
+
+def _untested(labels: Sequence[NDArray[Any]], known: Sequence[str | int], *, all_files: bool) -> list[str]:
+    """Classes without test examples, and those that the division left without training examples."""
+    notes = []
+    train, _, test = labels
+    for name, part, effect in (
+        ("test", test, "test results say nothing about them"),
+        ("training", train, "they are never learned; choose a smaller --validation, or add examples"),
+    ):
+        if name == "training" and not all_files:
+            continue  # other workers have the rest
+        missing = np.flatnonzero(np.bincount(part, minlength=len(known)) == 0).tolist()
+        if missing:
+            names = ", ".join(shown(known[place]) for place in missing[:_NAMED])
+            more = f", and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+            notes.append(f"classes without {name} examples: {len(missing):,} ({names}{more}): {effect}")
+    return notes

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _MANY = 10_000.0
 #: Differences below this share of the values are rounding.
 _ROUNDING = 1e-6
+#: Figures of two runs that differ by less are the same: sums of several threads may differ in their last digits.
+_SAME_FIGURE = 1e-5
+#: What else is recorded beside the figures of an epoch or a test.
+_NO_FIGURES = frozenset({"epoch", "step", "total", "seconds", "evaluate_seconds"})
 
 
 @dataclass(frozen=True)
@@ -212,9 +216,30 @@ def _freedom_of(quantile: float, least: float) -> float:
     return max(least, min(_MANY, float(stdtridf(0.975, quantile))))
 
 
+def has_one_seed(results: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs of a script reported the same figures whatever seed they were given: they are one training."""
+    figures = [_figures(result) for result in results]
+    if not figures or not figures[0] or len({result.get("seed") for result in results}) < 2:
+        return False
+    return all(result.get("script") for result in results) and all(
+        one.keys() == figures[0].keys()
+        and all(math.isclose(value, figures[0][name], rel_tol=_SAME_FIGURE) for name, value in one.items())
+        for one in figures[1:]
+    )
+
+
+def _figures(result: Mapping[str, Any]) -> dict[tuple[int, str], float]:
+    """What a run reported of how good its model is, after each epoch and at its end; no times."""
+    parts = [result.get("test") or {}, *(result.get("history") or ())]
+    return {(place, name): float(value) for place, part in enumerate(parts) for name, value in part.items()
+            if name not in _NO_FIGURES and usable(value)}
+
+
 def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool) -> list[Score]:
-    """The scores of runs that report the metric, read from their results."""
+    """The scores of runs that report the metric, read from their results; runs of one training have one seed."""
     found = []
+    if has_one_seed(results):
+        results = [dict(result, seed=results[0].get("seed")) for result in results]
     for place, result in enumerate(results):
         test = result.get("test") or {}
         value = test.get(metric)

@@ -148,7 +148,7 @@ def _at_worst(found: Difference, high: float, metric: Metric, best: str) -> str:
     unit = " points" if metric.fraction else ""
     worse = "lower" if metric.better == "more" else "higher"
     if not math.isfinite(high) or (metric.fraction and high > _NOTHING):
-        return f"{worse} than {best}, which {'one run' if not found.seeds_known else 'so few runs'} cannot tell"
+        return f"{worse} than {best}, which {'one seed' if not found.seeds_known else 'so few runs'} cannot tell"
     seen = _amount(found.estimate, metric)
     notes = [f"{seen} so far"] if found.estimate > 0 and float(seen) > 0 else []
     notes += [] if found.seeds_known else ["other seeds not tried"]

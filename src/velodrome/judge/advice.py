@@ -54,10 +54,24 @@ class Commands:
         """Advice, and where all figures are."""
         return f"{advice.removesuffix('.')}; all figures: `{self._on('report')}`."
 
-    def idle(self, repetitions: int, more: int | None) -> str:
-        """Add to so many repetitions, which other programs disturbed, so many more without them."""
-        more = max(_SOME_MORE, more or 0)
-        return f"close other programs, then add repetitions: {self.again(repetitions + more, more)}."
+    def idle(self, repetitions: int, more: int | None, anew: int | None) -> str:
+        """Repeat without other programs what they disturbed: add repetitions to those that there are, or start anew
+        where fewer are then needed."""
+        first = "close other programs, then "
+        if anew is not None and (more is None or more > anew):
+            return f"{first}race anew: {self._anew(anew)}."
+        more = more or _SOME_MORE
+        return f"{first}add repetitions: {self.again(repetitions + more, more)}."
+
+    def _anew(self, repetitions: int) -> str:
+        """Run the same race under another name."""
+        options = f"--until-sure --max-repeat {repetitions}"
+        if self.race is None:
+            return f"`velodrome race RACE/race.yaml --name RACE-idle {options}`"
+        name = f"{self.race.name}-idle"
+        runs = "" if self.race.parent == Path("runs") else f" --runs {shlex.quote(str(self.race.parent))}"
+        file = shlex.quote(str(self.race / "race.yaml"))
+        return f"`velodrome race {file} --name {shlex.quote(name)}{runs} {options}`"
 
     def more(self, repetitions: int, *, idle: bool = False) -> str:
         """Add repetitions to a race that has its answer: one that runs until it is sure would end at once."""

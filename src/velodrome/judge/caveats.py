@@ -15,7 +15,7 @@ from velodrome.judge.choice import Choice
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import load_note
 from velodrome.judge.phrases import Lead, as_sentence, in_list
-from velodrome.judge.plausibility import implausible, late_note, straggler_note
+from velodrome.judge.plausibility import implausible, late_note, one_seed_note, straggler_note
 from velodrome.judge.question import Candidate, Question
 
 #: Consistencies under which every worker updates the weights by itself.
@@ -169,7 +169,7 @@ def caveats_of(question: Question, choice: Choice, rows: Sequence[Row], reasons:
         notes.append(misses_note(question, choice.chosen, question.lead(choice.chosen, choice.rival)))
     if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
-    notes += [unreported_note(rows), straggler_note(rows)]
+    notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
 
 

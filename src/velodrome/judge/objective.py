@@ -12,6 +12,7 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
+from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.judge.blocks import error_of_look
@@ -127,17 +128,19 @@ def ask(rows: Sequence[Row], criteria: Criteria, *, every: bool = False) -> Ques
         raise BadRequest(f"--objective {criteria.chosen!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     twins = {} if every else twins_of(rows)
     rows = [row for row in rows if row.name not in twins]
+    one_seed = tuple(row.name for row in rows if has_one_seed(row.results))
     if criteria.chosen == "accuracy":  # which no other program changes
-        return _accuracy(rows, criteria)
+        return replace(_accuracy(rows, criteria), one_seed=one_seed)
     by = {"time-to-accuracy": _time_to_target, "throughput": _throughput, "cost": _cost}[criteria.chosen]
     question = by(rows, criteria, every=every)
     timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in question.candidates)
-    return replace(question, candidates=timed, twins=twins, tolerance=criteria.tolerances.tolerance)
+    tolerance = criteria.tolerances.tolerance
+    return replace(question, candidates=timed, twins=twins, one_seed=one_seed, tolerance=tolerance)
 
 
 def _accuracy(rows: Sequence[Row], criteria: Criteria) -> Question:
     quality, metric = quality_of(rows), metric_of(rows)
-    candidates = _of_measure(rows, quality.name)
+    candidates = tuple(map(_one_training, _of_measure(rows, quality.name)))
     question = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
     )
@@ -146,6 +149,14 @@ def _accuracy(rows: Sequence[Row], criteria: Criteria) -> Question:
     margin = metric.margin if criteria.tolerances.accuracy is None else criteria.tolerances.accuracy
     contest = accuracy_contest([candidate.row for candidate in candidates], metric, margin)
     return replace(question, contest=contest, scale="points", tolerance=margin)
+
+
+def _one_training(candidate: Candidate) -> Candidate:
+    """A candidate whose repetitions are one training counts with the first of them."""
+    if not has_one_seed(candidate.row.results):
+        return candidate
+    first = min(candidate.blocks)
+    return replace(candidate, blocks={first: candidate.blocks[first]})
 
 
 def _time_to_target(rows: Sequence[Row], criteria: Criteria, *, every: bool) -> Question:

@@ -18,6 +18,7 @@ from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.measures import THROUGHPUT, Result
+from velodrome.judge.phrases import in_list
 from velodrome.judge.statistics import Ratio
 
 #: A smaller change of a machine's speed is not worth a word.
@@ -29,6 +30,9 @@ _LEVEL = 1.05
 #: The next step where a script trains otherwise with more workers.
 KEEP_BATCH = ("race again with an argument that keeps the global batch, as --script-args \"--batch-size {64/workers}\" "
               "does, with the name and number that your script has for it.")
+#: The next step where a script sets its own seed, so that only its speed was repeated.
+OTHER_SEEDS = ("give each repetition of the script another seed, by an argument such as --script-args "
+               "\"--seed {seed}\" or from the variable VELODROME_SEED, and race again.")
 #: Batches that differ by less are the same: the last one of an epoch is smaller.
 _SAME_BATCH = 1.25
 
@@ -77,6 +81,14 @@ def _examples_per_step(row: Row) -> float | None:
 
 def _workers(row: Row) -> str:
     return f"{row.workers} worker{'' if row.workers == 1 else 's'}"
+
+
+def one_seed_note(names: Sequence[str]) -> str:
+    """A sentence, without its full stop, on scripts whose repetitions are one training; empty if there is none."""
+    if not names:
+        return ""
+    return (f"all repetitions of {in_list(list(names))} reported the same figures, as a script does that sets its own "
+            "seed, so they show the quality of one training only")
 
 
 def late_note(rows: Sequence[Row]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from velodrome.judge.accuracy_guard import limited_by_test_set
 from velodrome.judge.attempts import Attempts
-from velodrome.judge.blocks import Block, fit, logarithms
+from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
 from velodrome.judge.criteria import TOLERANCE
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
@@ -113,6 +113,8 @@ class Question:
     lost_accuracy: str = ""
     #: Candidates that seem to learn less than the best, which is not proven: `test accuracy 0.523 against 0.918`.
     seen_worse: Mapping[str, str] = field(default_factory=dict)
+    #: Scripts that set their own seed, by name: all runs of one are the same training, whatever it took.
+    one_seed: tuple[str, ...] = ()
     #: One worker of a strategy that then trains just as its engine's `single` does, and that `single`, by name: for a
     #: user they are one answer, so they do not compete.
     twins: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +137,15 @@ class Question:
     def idle(self) -> Question:
         """The question if other programs had slowed nothing: what they may have changed is the difference."""
         return replace(self, candidates=tuple(replace(candidate, slowed={}) for candidate in self.candidates))
+
+    @property
+    def anew(self) -> int | None:
+        """How many repetitions would probably settle it if all ran without other programs; None if that is beyond what
+        is sensible."""
+        standing = self.idle.standing
+        if standing.outcome == "open" and standing.more is None:
+            return None
+        return max(FIRST_LOOK, standing.looks + (standing.more or 0))
 
     @property
     def idle_outcome(self) -> Outcome:

@@ -14,7 +14,7 @@ from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.phrases import Lead, as_sentence, in_list
-from velodrome.judge.plausibility import KEEP_BATCH, other_trainings
+from velodrome.judge.plausibility import KEEP_BATCH, OTHER_SEEDS, other_trainings
 from velodrome.judge.question import Candidate, Question
 
 #: From this share of its time on, what a loser spent waiting and communicating explains why it lost.
@@ -104,6 +104,8 @@ def recommend(
             caveats=(*map(as_sentence, question.notes), *left_out), configurations=counts)
     choice = choose(question)
     answer, reasons = _worded(question, choice, commands), unreliable(question, choice)
+    if question.one_seed and choice.decision == "open" and (question.objective == "accuracy" or question.seen_worse):
+        answer = replace(answer, next=OTHER_SEEDS)
     if reasons:
         answer = replace(answer, verdict=_doubted(question, answer), next=_next_if_doubted(question, answer, commands))
     changed = data_note(result for row in rows for result in row.results)
@@ -229,9 +231,9 @@ def _open(question: Question, choice: Choice, commands: Commands) -> Words:
     if examples := question.too_few_examples:
         verdict = f"use {chosen.name}: tied as far as {examples:,} test examples can tell."
     elif chosen is leader and lead.exceeds(question.tolerance) and ahead == both:
-        seen = "in one run of each, which may be chance"
+        seen = f"in one {_try(question)} of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}{_not_yet(needed, slowed=question.slowed)}"
+            seen = f"in {_times(ahead, both)}{_not_yet(question, needed)}"
         verdict = f"use {chosen.name} for now: it was {lead.plain(other.name, question.kind)} {seen}."
     elif chosen is leader or lead.is_level:
         verdict = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
@@ -243,7 +245,7 @@ def _open(question: Question, choice: Choice, commands: Commands) -> Words:
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
     following = needed.sentence(commands)
     if _waits_for_load(question, needed):
-        following = commands.idle(needed.so_far, question.idle.standing.more)
+        following = commands.idle(needed.so_far, needed.repetitions, question.anew)
     return Words(verdict, why, following, needed)
 
 
@@ -257,17 +259,25 @@ def _waits_for_load(question: Question, needed: RunsNeeded) -> bool:
     return needed.repetitions is None or 2 * (idle.more or 0) < needed.repetitions
 
 
+def _try(question: Question) -> str:
+    """What is compared: a script with one seed ran several times, but trained once."""
+    return "training" if question.one_seed and question.scale == "points" else "run"
+
+
 def _times(ahead: int, both: int) -> str:
     if ahead == both == 2:
         return "both repetitions"
     return f"all {both} repetitions" if ahead == both else f"{ahead} of {both} repetitions"
 
 
-def _not_yet(needed: RunsNeeded, *, slowed: bool) -> str:
+def _not_yet(question: Question, needed: RunsNeeded) -> str:
     """What would settle it; repetitions beside the same load would not."""
-    if needed.repetitions is None:
+    more, anew = needed.repetitions, question.anew
+    if _waits_for_load(question, needed) and anew is not None and (more is None or more > anew):
+        return f"; {anew} repetitions on an idle machine would settle it"
+    if more is None:
         return ", which is not certain"
-    return f"; {needed.repetitions} more{' on an idle machine' if slowed else ''} would settle it"
+    return f"; {more} more{' on an idle machine' if question.slowed else ''} would settle it"
 
 
 def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
@@ -275,7 +285,8 @@ def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Wo
     chosen, leader = choice.chosen, choice.against
     words = question.lead(leader, chosen).plain("", question.kind).strip()
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
-    why = f"{_ahead(question, leader, chosen)}; so few runs do not prove either accuracy."
+    unproven = "one training of each does" if question.one_seed else "so few runs do"
+    why = f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy."
     return Words(verdict, why, _five_runs(question, commands), runs_needed(question))
 
 
@@ -290,7 +301,8 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
     lead = question.lead(leader, rival)
     fewest = min(leader.count, rival.count)
     if lead.low is None:
-        runs = "one run" if fewest == 1 else f"{fewest} runs"
+        what = _try(question)
+        runs = f"one {what}" if fewest == 1 or what == "training" else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
     if not (span := lead.span(question.kind)):
         idle = question.idle.standing.lead(question.number(leader), question.number(rival))
@@ -334,4 +346,5 @@ def _next_if_doubted(question: Question, answer: Recommendation, commands: Comma
         return KEEP_BATCH
     if answer.decision != "open":
         return commands.more(question.standing.looks + 3, idle=question.slowed)
-    return commands.idle(question.standing.looks, question.idle.standing.more) if question.slowed else answer.next
+    standing = question.standing
+    return commands.idle(standing.looks, standing.more, question.anew) if question.slowed else answer.next

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.data.own.names import imported
+from velodrome.data.own.functions import imported
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError, headline
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])

@@ -23,7 +23,7 @@ from velodrome.catalog.models import is_own
 from velodrome.clusters import definitions
 from velodrome.clusters.registry import LAUNCHERS
 from velodrome.data import catalogue
-from velodrome.data.own.names import file_of_module, is_installed, users_roots
+from velodrome.data.own.functions import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 

@@ -18,8 +18,7 @@ from velodrome.job.resolve import alone
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
 from velodrome.run.dry_run import finished_result, job_of_saved_model, rehearse
 from velodrome.run.store import RunFolder
-from velodrome.serving.model import Array, LoadedModel, is_exported
-from velodrome.serving.sessions import runtime
+from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
 from velodrome.variables import EXPORT
 
 
@@ -37,7 +36,7 @@ def export_run(path: Path, launcher: Launcher, *, again: bool = False, trusted: 
             if (writer := engine_of(job).exported_by) is not None:
                 _write_graph(job, writer, made, launcher)
             _compare(made, folder.name)
-            for file in sorted(made.iterdir(), key=lambda one: one.name == SERVED):  # the description last
+            for file in sorted(made.iterdir(), key=lambda file: file.name == SERVED):  # the description last
                 shutil.move(file, model / file.name)
     about = LoadedModel(model, folder.name).about
     return {
@@ -75,12 +74,12 @@ def _compare(folder: Path, run: str) -> None:
 
     try:
         # One alone and the others together: a graph that was made for one size of batch would not take both.
-        found = np.concatenate([part(0, 1), *([part(1, count)] if count > 1 else [])])
+        computed = np.concatenate([part(0, 1), *([part(1, count)] if count > 1 else [])])
     except Exception as error:
         raise _different(run, f"it cannot run: {str(error).splitlines()[0]}") from None
-    if found.shape != expected.shape:
-        raise _different(run, f"it returns {found.shape}, and the engine {expected.shape}")
-    largest = float(np.abs(found - expected).max()) if np.isfinite(found).all() else float("inf")
+    if computed.shape != expected.shape:
+        raise _different(run, f"it returns {computed.shape}, and the engine {expected.shape}")
+    largest = float(np.abs(computed - expected).max()) if np.isfinite(computed).all() else float("inf")
     scale = max(1.0, float(np.abs(expected).max()))
     if not largest <= TOLERANCE * scale:
         raise _different(run, f"its outputs differ by {largest:.2g} from the engine's, more than {TOLERANCE:g}")
@@ -97,8 +96,8 @@ def _outputs(model: LoadedModel, inputs: dict[str, Array]) -> Array:
     if not model.about.state:
         return model.run(inputs)[0][:, -1]
     words, rows = inputs["words"], len(inputs["words"])
-    state = {one.name: np.zeros([rows if axis < 0 else axis for axis in one.shape], np.float32)
-             for one in model.about.state}
+    state = {each.name: np.zeros([rows if axis < 0 else axis for axis in each.shape], np.float32)
+             for each in model.about.state}
     scores: Array = np.zeros(0)
     for column in range(words.shape[1]):
         scores, *after = model.run({"words": words[:, column : column + 1], **state})

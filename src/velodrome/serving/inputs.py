@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.data.images.decode import TooManyPixels, Unreadable, decode
+from velodrome.data.pictures import TooManyPixels, Unreadable, decode
 from velodrome.data.tables.encoding import Encoding, encode_row
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served
@@ -32,10 +32,10 @@ def file_of(content_type: str, body: bytes) -> bytes:
         return body
     if kind != "multipart/form-data":
         raise BadInput("send a form with a field 'file' (multipart/form-data), a picture, or JSON", 415)
-    found = _BOUNDARY.search(content_type)
-    if found is None:
+    boundary = _BOUNDARY.search(content_type)
+    if boundary is None:
         raise BadInput("the form has no boundary between its fields", 400)
-    edge = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
+    edge = b"--" + (boundary[1] or boundary[2]).encode("latin-1", "replace")
     parts = (b"\r\n" + body).split(b"\r\n" + edge, _MOST_PARTS + 1)
     if len(parts) > _MOST_PARTS or len(parts) < 3 or not parts[-1].startswith(b"--"):
         raise BadInput("the form is cut off, or has too many fields", 400)
@@ -49,8 +49,8 @@ def _field(part: bytes) -> tuple[bytes, bytes]:
     head, _, content = part.partition(b"\r\n\r\n")
     for line in head.split(b"\r\n"):
         if line.lower().startswith(b"content-disposition:"):
-            found = _NAME.search(line)
-            return (found[1] if found[1] is not None else found[2]) if found else b"", content
+            name = _NAME.search(line)
+            return (name[1] if name[1] is not None else name[2]) if name else b"", content
     return b"", content
 
 
@@ -137,16 +137,16 @@ _NAMED = 50
 
 def from_picture(about: Served, content: bytes) -> dict[str, Array]:
     """One picture as a batch of one."""
-    one = about.inputs[0]
-    if len(about.inputs) != 1 or not one.image:
+    spec = about.inputs[0]
+    if len(about.inputs) != 1 or not spec.image:
         raise BadInput(f"model {about.model!r} takes no pictures: it was trained on {about.dataset!r}", 415)
-    height, width, channels = one.shape
+    height, width, channels = spec.shape
     if channels not in (1, 3):
         raise BadInput(f"model {about.model!r} takes images of {channels} channels, which no picture has", 415)
-    if one.dtype == "uint8":
-        return {one.name: decoded(content, (height, width, channels), about.brightest)[None]}
+    if spec.dtype == "uint8":
+        return {spec.name: decoded(content, (height, width, channels), about.brightest)[None]}
     numbers = decoded(content, (height, width, channels)).astype(np.float32)
-    return {one.name: numbers[None] / np.float32(255)}
+    return {spec.name: numbers[None] / np.float32(255)}
 
 
 def from_fields(about: Served, given: object) -> dict[str, Array]:
@@ -155,13 +155,14 @@ def from_fields(about: Served, given: object) -> dict[str, Array]:
         raise BadInput("an example is a JSON object: its fields by name")
     if about.encoding is not None:
         return _row(about.encoding, given)
-    missing = [one.name for one in about.inputs if one.name not in given]
-    unknown = [name for name in given if name not in {one.name for one in about.inputs}]
+    missing = [spec.name for spec in about.inputs if spec.name not in given]
+    unknown = [name for name in given if name not in {spec.name for spec in about.inputs}]
     if missing or unknown:
-        names = ", ".join(repr(one.name) for one in about.inputs)
+        names = ", ".join(repr(spec.name) for spec in about.inputs)
         wrong = f"{missing[0]!r} is missing" if missing else f"{shown(str(unknown[0]))!r} is no input"
         raise BadInput(f"{wrong}: this model takes {names}")
-    return {one.name: _numbers(one.name, given[one.name], one.shape, one.dtype)[None] for one in about.inputs}
+    return {spec.name: _numbers(spec.name, given[spec.name], spec.shape, spec.dtype)[None]
+            for spec in about.inputs}
 
 
 def _row(known: Encoding, row: Mapping[Any, Any]) -> dict[str, Array]:

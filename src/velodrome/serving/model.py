@@ -1,11 +1,15 @@
-"""An exported model in ONNX Runtime: named arrays in, scores out. No training framework is imported."""
+"""An exported model in ONNX Runtime: named arrays in, scores out. No training framework is imported.
+
+A graph may come from elsewhere: what a call of it may take is limited in time and memory.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,100 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome import files
+from velodrome.data.base import memory_budget
 from velodrome.data.sources.npz import NpzArray, npz_arrays
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
 from velodrome.printable import shown
-from velodrome.serving.sessions import Session, first_line
+
+#: Seconds of a call after which it is ended: a graph may hold a loop.
+CALL_SECONDS = 120.0
+#: The share of the free memory that graphs may take: one of a few bytes may ask for any number of them.
+_MEMORY = 1 / 2
+_LOOK_SECONDS = 0.25
+
+
+class TooLong(Exception):
+    """A call was ended because it took too long."""
+
+
+def runtime() -> Any:
+    """ONNX Runtime, imported when it is first needed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise BadRequest(
+            'exported models run in ONNX Runtime, which is not installed: python -m pip install "velodrome[serve]"'
+        ) from None
+    return onnxruntime
+
+
+def first_line(error: Exception) -> str:
+    return shown(str(error).splitlines()[0] if str(error) else type(error).__name__, 300)
+
+
+class Session:
+    """An open graph."""
+
+    def __init__(self, file: Path, threads: int | None) -> None:
+        ort = runtime()
+        _limit_memory()
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # a failure is raised; the rest is for developers
+        # Threads that spin between requests would take the cores from whoever decodes the next one.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        try:
+            self._graph = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions have no common class
+            raise BadRequest(f"ONNX Runtime cannot load {str(file)!r}: {first_line(error)}") from None
+        self._options = ort.RunOptions
+        self.inputs: list[Any] = self._graph.get_inputs()
+        self.outputs: list[Any] = self._graph.get_outputs()
+
+    def run(self, fed: Mapping[str, Any]) -> list[Any]:
+        """Everything that the graph returns; `TooLong`, or any error of the runtime."""
+        options, running = self._options(), _watch()
+        running[options] = time.monotonic() + CALL_SECONDS
+        try:
+            outputs: list[Any] = self._graph.run(None, fed, options)
+        except Exception:
+            if options.terminate:
+                raise TooLong(f"it took more than {CALL_SECONDS:g} s") from None
+            raise
+        finally:
+            del running[options]
+        return outputs
+
+
+@cache
+def _limit_memory() -> None:
+    """Let all graphs of this process allocate from one arena that has an end."""
+    ort = runtime()
+    where = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(where, ort.OrtArenaCfg({
+        "max_mem": memory_budget(_MEMORY), "arena_extend_strategy": 0, "initial_chunk_size_bytes": -1,
+        "max_dead_bytes_per_chunk": -1,
+    }))
+
+
+@cache
+def _watch() -> dict[Any, float]:
+    """The calls that run, with the time at which each is ended: by one thread, which costs a call nothing."""
+    running: dict[Any, float] = {}
+
+    def look() -> None:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            for options, until in list(running.items()):
+                if time.monotonic() > until:
+                    options.terminate = True
+
+    threading.Thread(target=look, name="velodrome-onnx", daemon=True).start()
+    return running
+
 
 Array = NDArray[Any]
 NOT_FINITE = "the model's answer to this is not a finite number"
@@ -60,7 +153,7 @@ class LoadedModel:
         except (OSError, ValueError) as error:
             raise _unfit(folder / SERVED, name, error) from None
         self._session = Session(folder / ONNX, threads)
-        self._types = {one.name: _TYPES.get(one.type, "float32") for one in self._session.inputs}
+        self._types = {spec.name: _TYPES.get(spec.type, "float32") for spec in self._session.inputs}
         try:
             _check_graph(self.about, self._session)
         except ValueError as error:
@@ -88,15 +181,15 @@ class LoadedModel:
 
     def _computed(self, fed: Mapping[str, Array]) -> list[Array]:
         try:
-            found: list[Array] = self._session.run(fed)
+            outputs: list[Array] = self._session.run(fed)
         except Exception as error:  # those of the runtime have no common class
             raise BadInput(f"the model of {self.name!r} cannot compute this: {first_line(error)}") from None
         count = len(next(iter(fed.values())))
         least = {"language-model": 3, "classification": 2}.get(self.about.task, 1)
-        first = np.asarray(found[0])
+        first = np.asarray(outputs[0])
         if first.dtype.kind not in "fiub" or first.ndim < least or len(first) != count:
             raise BadInput(f"the model of {self.name!r} does not return a row of numbers for each example")
-        return found
+        return outputs
 
     def seconds_of_one(self) -> float:
         """How long one example of zeros takes; nothing where the graph has a state, which is read word by word."""
@@ -104,7 +197,7 @@ class LoadedModel:
             return 0.0
         seconds = []
         try:
-            zeros = {one.name: np.zeros((1, *one.shape), one.dtype) for one in self.about.inputs}
+            zeros = {spec.name: np.zeros((1, *spec.shape), spec.dtype) for spec in self.about.inputs}
             for _ in range(2):  # the first call also sets up
                 began = time.perf_counter()
                 self.scores(zeros)
@@ -126,10 +219,10 @@ class LoadedModel:
     @property
     def image_input(self) -> tuple[int, int, int] | None:
         """Height, width and channels of a model that takes one image."""
-        one = self.about.inputs[0]
-        if len(self.about.inputs) != 1 or not one.image:
+        only = self.about.inputs[0]
+        if len(self.about.inputs) != 1 or not only.image:
             return None
-        height, width, channels = one.shape
+        height, width, channels = only.shape
         return height, width, channels
 
 
@@ -159,9 +252,9 @@ def _unfit(file: Path, name: str, error: Exception) -> BadRequest:
 
 def _check_graph(about: Served, session: Session) -> None:
     """Refuse a description of another graph, as far as the graph says what it takes and returns."""
-    taken = {one.name: one.shape for one in session.inputs}
-    named = {one.name: one.shape for one in about.inputs}
-    if taken.keys() != named.keys() | {one.name for one in about.state}:
+    taken = {spec.name: spec.shape for spec in session.inputs}
+    named = {spec.name: spec.shape for spec in about.inputs}
+    if taken.keys() != named.keys() | {spec.name for spec in about.state}:
         raise ValueError(f"the graph takes {', '.join(map(shown, taken)) or 'nothing'}, and not {', '.join(named)}")
     for name, shape in named.items():
         fixed = taken[name][1:]
@@ -180,7 +273,7 @@ def _check_graph(about: Served, session: Session) -> None:
 
 def _fit(about: Served, stored: Mapping[str, NpzArray]) -> bool:
     """Whether arrays are examples of this model, and not many."""
-    inputs = {f"in:{one.name}": one.shape for one in about.inputs}
+    inputs = {f"in:{spec.name}": spec.shape for spec in about.inputs}
     if not inputs.keys() <= stored.keys() or sum(array.nbytes for array in stored.values()) > _LARGEST_EXAMPLES:
         return False
     shapes = {name: array.shape for name, array in stored.items()}

@@ -1,16 +1,22 @@
-"""What a model's scores say: classes with probabilities, numbers with names, what it looked at, and the next words."""
+"""What a model's scores say: classes with probabilities, numbers with names, what it looked at, and the next words.
+
+Many requests are answered at a time: examples that arrive while the model is busy are computed together, next. Nobody
+waits for a batch to fill: a lone request is computed at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from velodrome.data.tables.encoding import Scaled
-from velodrome.data.text import EOS, UNKNOWN
+from velodrome.data.sources.text import EOS, UNKNOWN
 from velodrome.models.served import MOST_OF_BATCH, Served
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
@@ -32,8 +38,8 @@ def numbers_of(about: Served, scores: Array) -> Array:
         return probabilities_of(about, scores)
     flat = scores.reshape(len(scores), -1)
     if about.task == "binary":
-        found = _sigmoid(about, flat)[:, :1]
-        return np.concatenate([1 - found, found], 1)
+        yes = _sigmoid(about, flat)[:, :1]
+        return np.concatenate([1 - yes, yes], 1)
     if about.task == "multi-label":
         return _sigmoid(about, flat)
     return _in_units(about, flat)
@@ -58,16 +64,16 @@ def probabilities_of(about: Served, scores: Array) -> Array:
         shares: Array = numbers / np.maximum(numbers.sum(1, keepdims=True), 1e-12)
         return shares
     raised = np.exp(numbers - numbers.max(1, keepdims=True))
-    found: Array = raised / raised.sum(1, keepdims=True)
-    return found
+    probabilities: Array = raised / raised.sum(1, keepdims=True)
+    return probabilities
 
 
 def _sigmoid(about: Served, scores: Array) -> Array:
     numbers = scores.astype(np.float64)
     if about.outputs in ("sigmoid", "probabilities", "softmax"):
         return numbers
-    found: Array = 0.5 * (1 + np.tanh(0.5 * numbers))
-    return found
+    probabilities: Array = 0.5 * (1 + np.tanh(0.5 * numbers))
+    return probabilities
 
 
 def _largest(row: list[float], top: int) -> list[int]:
@@ -77,16 +83,17 @@ def _largest(row: list[float], top: int) -> list[int]:
         return sorted(range(width), key=row.__getitem__, reverse=True)[:top]
     numbers = np.asarray(row)
     best = np.sort(np.argpartition(-numbers, top)[:top])  # equal ones in the order of the classes
-    found: list[int] = best[np.argsort(-numbers[best], kind="stable")].tolist()
-    return found
+    places: list[int] = best[np.argsort(-numbers[best], kind="stable")].tolist()
+    return places
 
 
 def _in_units(about: Served, scores: Array) -> Array:
     """Predicted numbers in the units of the data: a target that was standardised is brought back."""
-    scaled = [column for column in about.encoding.targets if isinstance(column, Scaled)] if about.encoding else []
+    targets = about.encoding.targets if about.encoding else ()
+    scaled = [target for target in targets if target.how == "scale"]
     numbers: Array = scores.astype(np.float64)
     if len(scaled) == numbers.shape[1]:
-        numbers = numbers * [one.deviation for one in scaled] + [one.mean for one in scaled]
+        numbers = numbers * [target.deviation for target in scaled] + [target.mean for target in scaled]
     return numbers
 
 
@@ -147,8 +154,8 @@ class Reader:
     def __init__(self, model: LoadedModel) -> None:
         self._model, about = model, model.about
         self._words: list[int] = []
-        self._state = {one.name: np.zeros([1 if axis < 0 else axis for axis in one.shape], np.float32)
-                       for one in about.state}
+        self._state = {state.name: np.zeros([1 if axis < 0 else axis for axis in state.shape], np.float32)
+                       for state in about.state}
         self._places = {word: place for place, word in enumerate(about.vocabulary)}
         self._probabilities: Array | None = None
 
@@ -226,3 +233,73 @@ def _drawn(chances: Array, temperature: float, draw: np.random.Generator) -> int
     logits = np.log(np.maximum(chances, 1e-300)) / max(temperature, 1e-3)
     raised = np.exp(logits - logits.max())
     return int(draw.choice(len(raised), p=raised / raised.sum()))
+
+
+#: Requests that may wait; more are turned away, so that memory stays bounded.
+MOST_WAITING = 1_024
+#: Requests of a batch: larger ones gain nothing, and the first of them would wait for the last.
+MOST_TOGETHER = 8
+_Waiting = tuple[Mapping[str, Array], "asyncio.Future[list[float]]"]
+
+
+class Batcher:
+    """A model behind a queue; several calls of it at a time."""
+
+    def __init__(self, model: LoadedModel, executor: Executor, *, at_once: int = 1) -> None:
+        self._model, self._executor, self._free = model, executor, at_once
+        self._waiting: deque[_Waiting] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def numbers(self, inputs: Mapping[str, Array]) -> list[float]:
+        """The numbers of one example, a batch of one, as `numbers_of` makes them."""
+        if len(self._waiting) >= MOST_WAITING:
+            raise BadInput("too many requests are waiting: try again in a moment", 503)
+        loop = asyncio.get_running_loop()
+        response: asyncio.Future[list[float]] = loop.create_future()
+        self._waiting.append((inputs, response))
+        if self._free:
+            self._free -= 1
+            task = loop.create_task(self._work())
+            self._running.add(task)  # the loop itself holds tasks weakly
+            task.add_done_callback(self._running.discard)
+        return await response
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                requests: list[_Waiting] = []
+                while self._waiting and len(requests) < MOST_TOGETHER:
+                    request = self._waiting.popleft()
+                    if not request[1].done():  # who gave up needs none
+                        requests.append(request)
+                if requests:
+                    await self._respond(loop, requests)
+        finally:
+            self._free += 1
+
+    async def _respond(self, loop: asyncio.AbstractEventLoop, requests: Sequence[_Waiting]) -> None:
+        try:
+            rows = await loop.run_in_executor(self._executor, self._computed, [inputs for inputs, _ in requests])
+        except Exception as error:  # of the runtime: each request gets it
+            for _, response in requests:
+                if not response.done():
+                    response.set_exception(error)
+            return
+        for (_, response), row in zip(requests, rows, strict=True):
+            if response.done():
+                continue
+            if row is None:
+                response.set_exception(BadInput(NOT_FINITE))
+            else:
+                response.set_result(row)
+
+    def _computed(self, examples: Sequence[Mapping[str, Array]]) -> list[list[float] | None]:
+        """For each example its numbers, or None if some are not finite."""
+        joined = examples[0]
+        if len(examples) > 1:
+            joined = {name: np.concatenate([example[name] for example in examples]) for name in joined}
+        with np.errstate(invalid="ignore"):
+            numbers = numbers_of(self._model.about, self._model.scores(joined))
+        finite: list[bool] = np.logical_and.reduce(np.isfinite(numbers), axis=1).tolist()
+        return [row if good else None for row, good in zip(numbers.tolist(), finite, strict=True)]

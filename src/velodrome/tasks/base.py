@@ -1,7 +1,7 @@
 """What a job learns: its batches, schedule, counts and metrics, described without any framework.
 
 A task has two sides: a `Task` in this package, and one module per engine that computes the loss and the counts. A new
-task is one file per side and a line in `registry.py`. Nothing here imports numpy before data is loaded.
+task is one file per side and a line in `registry.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.registry import strategy_of
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
-
-if TYPE_CHECKING:
-    from velodrome.data.source import Description
-    from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import Counts
 
 Better = Literal["more", "less"]
 

@@ -19,33 +19,33 @@ CorrectnessBits = NDArray[np.bool_]
 
 #: Bytes that a float64 carries exactly.
 _BYTES = 6
-#: Examples whose answers are read from a result: each takes a bit there, and several bytes here.
+#: Examples whose bits are read from a result: each takes a bit there, and several bytes here.
 MOST_EXAMPLES = 1 << 24
 #: Images that take part in a fingerprint.
 _SAMPLED = 64
 
 
-def to_vector(answers: CorrectnessBits) -> NDArray[np.float64]:
-    """Numbers whose sum over processes has the answers of all of them, if no two processes answer for one example."""
-    packed = np.packbits(answers)
+def to_vector(bits: CorrectnessBits) -> NDArray[np.float64]:
+    """Numbers whose sum over processes has the bits of all of them, if no two processes evaluate the same example."""
+    packed = np.packbits(bits)
     rows = np.zeros((-(-len(packed) // _BYTES), 8), np.uint8)
     rows[:, :_BYTES] = np.pad(packed, (0, -len(packed) % _BYTES)).reshape(-1, _BYTES)
     return rows.view("<u8").ravel().astype(np.float64)
 
 
 def from_vector(vector: NDArray[np.float64], count: int) -> CorrectnessBits:
-    """The answers for so many examples, from what `to_vector` returned or the sum of several."""
+    """The bits of so many examples, from what `to_vector` returned or the sum of several."""
     rows = np.rint(vector).astype("<u8").view(np.uint8).reshape(-1, 8)
     return np.unpackbits(np.ascontiguousarray(rows[:, :_BYTES]).ravel(), count=count).astype(np.bool_)
 
 
-def encode(answers: CorrectnessBits) -> str:
-    """CorrectnessBits as a result holds them: bits, compressed by zlib, in base64."""
-    return base64.b64encode(zlib.compress(np.packbits(answers).tobytes(), 9)).decode()
+def encode(bits: CorrectnessBits) -> str:
+    """The bits as a result holds them: compressed by zlib, in base64."""
+    return base64.b64encode(zlib.compress(np.packbits(bits).tobytes(), 9)).decode()
 
 
 def decode(text: str, count: int) -> CorrectnessBits:
-    """The answers for so many examples that `encode` wrote; ValueError if they are not that."""
+    """The bits of so many examples that `encode` wrote; ValueError if they are not that."""
     if not 0 <= count <= MOST_EXAMPLES:
         raise ValueError(f"the answers of {shown(count, 20)} examples are not read: at most {MOST_EXAMPLES:,}")
     stream = zlib.decompressobj()

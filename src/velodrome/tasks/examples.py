@@ -5,23 +5,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.catalog.models import ARRAY_MODEL, check_shape, is_own, text_models, zoo_model
 from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
+from velodrome.data.examples import ExampleSet
+from velodrome.data.own.functions import with_transform
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, replica_of, replicas_of, sharding_of
+from velodrome.tasks import schedule
 from velodrome.tasks.base import Task
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExampleSet
-    from velodrome.data.source import Description
-    from velodrome.tasks.schedule import Schedule
+from velodrome.tasks.schedule import Schedule, files_of
 
 
 class ExampleTask(Task):
@@ -97,8 +97,6 @@ class ExampleTask(Task):
 
     def schedule(self, job: Job, data: Any, epoch: int) -> Schedule:
         """Indices by the job's sharding: one partition per worker, or one queue for workers that do not wait."""
-        from velodrome.tasks import schedule
-
         strategy = strategy_of(job)
         batch, policy = batch_of_step(job, strategy), _sharding(job, data)
         if data.in_order:
@@ -151,8 +149,6 @@ def transformed(job: Job, data: ExampleSet, place: int) -> ExampleSet:
     """The data with the job's transform on its training examples; others stay as they are."""
     if job.transform is None:
         return data
-    from velodrome.data.own.transforms import with_transform
-
     # Numbers of examples are those of the whole training part, unless a worker holds only files of its own.
     key = (job.seed, place) if data.own_files else (job.seed,)
     return with_transform(job.transform, data, key)
@@ -201,8 +197,6 @@ def _sharding(job: Job, data: ExampleSet) -> str:
 
 def _files_of_worker(job: Job, place: int) -> range | None:
     """The files that this worker alone trains on; None if it needs all of the data."""
-    from velodrome.tasks.schedule import files_of
-
     strategy, replicas = strategy_of(job), replicas_of(job)
     if not strategy.synchronous or strategy.one_process or replicas == 1 or job.sharding in ("data", "off"):
         return None
@@ -211,8 +205,6 @@ def _files_of_worker(job: Job, place: int) -> range | None:
 
 
 def _by_policy(policy: str, data: ExampleSet, batch: int, workers: int, seed: int, epoch: int) -> Schedule:
-    from velodrome.tasks import schedule
-
     if policy == "file":
         return schedule.by_file(data.files, batch, workers, seed, epoch, own=data.own_files)
     make = schedule.off if policy == "off" else schedule.by_data

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.catalog.models import is_own, text_models, zoo_model
 from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
+from velodrome.data.examples import Text
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, replicas_of
 from velodrome.tasks.base import LOSS, Metric, Task, mean_loss
-
-if TYPE_CHECKING:
-    from velodrome.data.source import Description
-    from velodrome.data.text import Text
-    from velodrome.tasks.counts import Counts
-    from velodrome.tasks.schedule import TextSchedule
+from velodrome.tasks.counts import Counts
+from velodrome.tasks.schedule import TextSchedule
 
 #: The exponential of more would overflow.
 _LARGEST_LOSS = 700.0
@@ -76,8 +74,6 @@ class LanguageModel(Task):
 
     def schedule(self, job: Job, data: Text, epoch: int) -> TextSchedule:
         """Every epoch reads the same rows."""
-        from velodrome.tasks.schedule import TextSchedule
-
         strategy = strategy_of(job)
         # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
         workers, groups = (replicas_of(job), 1) if strategy.synchronous else (1, job.workers)

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
 from velodrome.tasks.base import LOSS, Metric
+from velodrome.tasks.counts import Counts
 from velodrome.tasks.examples import ExampleTask
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ExampleSet
-    from velodrome.tasks.counts import Counts
 
 #: What the user's class may have, beside its constructor without arguments.
 METHODS = ("loss", "metrics", "measure")

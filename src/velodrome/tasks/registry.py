@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
+from velodrome.catalog.base import Engine
 from velodrome.catalog.models import is_own, task_of_model
 from velodrome.catalog.script import LABEL
+from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.figures import less_is_better
 from velodrome.job.job import Job, Target
@@ -21,9 +23,6 @@ from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.own import OwnTask, metrics_of
 from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression
 
-if TYPE_CHECKING:
-    from velodrome.catalog.base import Engine
-    from velodrome.data.source import Description
 
 class Script(Task):
     """Takes figures as they were reported."""

@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Route
 from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.examples import ExamplePart
-from velodrome.data.own.names import is_function
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.models.recipe import DESCRIPTION
@@ -35,7 +35,7 @@ from velodrome.tasks.correctness_bits import decode, fingerprint
 from velodrome.tasks.registry import task_of_result
 from velodrome.web import run_view, wording
 from velodrome.web.app import JsonAnswer, full_name, page, run_of
-from velodrome.web.board import Boards
+from velodrome.web.processes import Boards
 from velodrome.web.security import host_name, is_loopback
 
 MOST_LINES = 400

@@ -20,9 +20,9 @@ from velodrome.serving.model import is_exported
 from velodrome.web import model_api
 from velodrome.web.app import make_app, page
 from velodrome.web.predicting import PREDICT, Predict
+from velodrome.web.processes import Siblings
 from velodrome.web.security import Security
 from velodrome.web.served_models import ServedModels, facts_of
-from velodrome.web.siblings import Siblings
 
 
 def check_runs(names: Sequence[str], runs: Path, trusted: Collection[str] = ()) -> list[str]:

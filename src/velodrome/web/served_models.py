@@ -18,8 +18,8 @@ import numpy as np
 from velodrome.api.runs import locate_run
 from velodrome.errors import VelodromeError
 from velodrome.run.store import RunFolder
-from velodrome.serving.batching import Batcher
 from velodrome.serving.model import BadInput, LoadedModel, is_exported, load_for_requests
+from velodrome.serving.responses import Batcher
 
 #: Classes that are listed: a page shows no more, and a vocabulary would be large.
 _MOST_CLASSES = 200

@@ -10,11 +10,10 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from velodrome.web import compare_page, control_page, race_pages, run_page
+from velodrome.web import control_page, race_pages, run_page
 from velodrome.web.app import make_app
-from velodrome.web.board import Boards
-from velodrome.web.control_page import Control
 from velodrome.web.index import RunIndex
+from velodrome.web.processes import Boards, Control
 from velodrome.web.security import Security
 from velodrome.web.watch import Watches
 
@@ -23,7 +22,7 @@ NAVIGATION = (("/", "Races and runs"), ("/compare", "Compare"), ("/new", "New ra
 
 def routes() -> list[BaseRoute]:
     """Every page and answer of `velodrome ui`."""
-    return [*race_pages.ROUTES, *control_page.ROUTES, *run_page.ROUTES, *compare_page.ROUTES]
+    return [*race_pages.ROUTES, *control_page.ROUTES, *run_page.ROUTES]
 
 
 def ui_app(runs: Path, security: Security) -> Starlette:

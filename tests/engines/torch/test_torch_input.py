@@ -60,13 +60,13 @@ def test_windows_of_data_on_disk_hold_every_step_once(tmp_path, monkeypatch, cha
     from velodrome.data.examples import image_part, image_set
     from velodrome.data.pixels import PixelTransform
     from velodrome.engines.torch.feed import Columns, PrefetchedPart, part_of
-    from velodrome.tasks import prefetch
+    from velodrome.tasks import schedule
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 10, 9, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
     part = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
-    monkeypatch.setattr(prefetch, "WINDOW_BYTES", 3 * 4 * 278)  # four steps, and a few bytes
+    monkeypatch.setattr(schedule, "WINDOW_BYTES", 3 * 4 * 278)  # four steps, and a few bytes
     plain, cpu = PixelTransform("byte", (1.0,), (0.0,)), torch.device("cpu")
     data = image_set("mapped", part, part, part, classes=50)
     streamed = part_of(part, Columns(data, torch.float64, cpu, channels_last=channels_last, pixels=plain), cpu)

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from velodrome.clusters.emulated import programs
-from velodrome.data.storage.backends import REMOTE
+from velodrome.data.storage.store import REMOTE
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 
 #: What a helper prints first.

@@ -23,7 +23,7 @@ from pathspec import GitIgnoreSpec
 
 from velodrome.catalog.models import is_own
 from velodrome.clusters.remote import MEBIBYTE
-from velodrome.data.own.names import is_function
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest
 from velodrome.files import read_bytes
 from velodrome.job.job import Job

@@ -9,25 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, TypeAlias
 
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExamplePart, ExampleSet
-from velodrome.data.images.arrays import (
-    RowArray,
-    check_memory,
-    class_names,
-    has_fractions,
-    labels_of,
-    scale_of,
-    to_bytes,
-)
-from velodrome.data.own.array_args import ArgumentPart
-from velodrome.data.split import divide, large_enough
-from velodrome.data.split_warnings import Fingerprints, with_split_warnings
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.own.arrays import ArgumentPart
+from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
+from velodrome.data.split import Fingerprints, divide, large_enough, with_split_warnings
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
@@ -35,11 +24,11 @@ _WINDOW = 2 << 20
 _AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
 Kind = Literal["images", "arrays"]
 #: Takes the rows of an input from front to back.
-Take = Callable[[NDArray[Any]], object]
+Take: TypeAlias = "Callable[[NDArray[Any]], object]"
 #: Begins an input, from its name, shape and type.
-Begin = Callable[[str, tuple[int, ...], "np.dtype[Any]"], Take]
+Begin: TypeAlias = "Callable[[str, tuple[int, ...], np.dtype[Any]], Take]"
 #: Some rows of an input, by their numbers.
-Pick = Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]
+Pick: TypeAlias = "Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]"
 
 
 @dataclass(frozen=True)
@@ -241,3 +230,51 @@ def divided(
                                for array in examples.targets.values()])
     return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(examples.kind),
                                [targets[chosen] for chosen in division])
+
+
+_MOST_CLASSES = 65_536
+
+
+def class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
+    for key, array in kinds.items():
+        if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
+            raise BadRequest(
+                f"data set {name!r}: {key} has the shape {array.shape}, and labels are one number or word an example; "
+                "of one-hot rows take argmax(axis=1)"
+            )
+        if array.dtype.kind not in "buifU":
+            raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and labels are whole numbers or words")
+    words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
+    if len(set(words.values())) > 1:
+        kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())
+        raise BadRequest(f"data set {name!r}: {kinds_found}; give the labels of all parts alike")
+    trained = kinds["y_train"].ravel()
+    if trained.dtype.kind == "U":
+        return sorted({str(word) for word in trained if word})
+    if trained.dtype.kind == "f":
+        trained = trained[np.isfinite(trained) & (trained == np.floor(trained))]
+    trained = trained[(trained >= 0) & (trained < _MOST_CLASSES)]
+    highest = int(trained.max()) if trained.size else -1
+    return [str(place) for place in range(highest + 1)]
+
+
+def labels_of(
+    key: str, array: NDArray[Any], names: list[str], faults: Faults
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    given = array.ravel()
+    marks = np.zeros(len(given), np.int64)
+    if given.dtype.kind == "U":
+        places = {word: place for place, word in enumerate(names)}
+        whole = np.ones(len(given), np.bool_)
+        sound = np.array([str(word) in places for word in given], np.bool_)
+        marks[sound] = [places[str(word)] for word in given[sound]]
+    else:
+        numbers = given.astype(np.float64)
+        whole = np.isfinite(numbers) & (numbers == np.floor(numbers))
+        sound = whole & (numbers >= 0) & (numbers < len(names))
+        marks[sound] = numbers[sound].astype(np.int64)
+    for place in np.flatnonzero(~whole):
+        faults.add("labels that are not whole numbers", f"{key}[{place}]", str(given[place]))
+    for place in np.flatnonzero(whole & ~sound):
+        faults.add("labels that are negative or that training does not have", f"{key}[{place}]", str(given[place]))
+    return marks, sound

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 from velodrome.printable import shown
 
@@ -76,8 +74,8 @@ def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[A
     if array.dtype.kind == "S" and words:
         array = np.char.decode(array, "utf-8")
     if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
-        way_out = "; turn text into numbers first" if array.dtype.kind in "US" else ""
-        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{way_out}")
+        hint = "; turn text into numbers first" if array.dtype.kind in "US" else ""
+        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{hint}")
     return array
 
 

@@ -1,17 +1,22 @@
-"""A set of shards: opened by its index, downloaded, decoded once, read at random."""
+"""A set of shards in a folder, on HDFS or S3: opened by its index, downloaded, decoded once, read at random.
+
+`shards:URL` names one as a data set.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, Progress
+from velodrome.data.base import BadData, Checked, DataError, Progress, memory_budget
+from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.shards.index import (
     PARTS,
     Index,
@@ -22,14 +27,10 @@ from velodrome.data.shards.index import (
     fetch,
     read_index,
 )
+from velodrome.data.source import Description, Source
+from velodrome.data.split import DEFAULT_VALIDATION, with_split_warnings
 from velodrome.data.storage.store import Store, open_store
 from velodrome.errors import BadRequest
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExamplePart, ExampleSet, Gather
 
 #: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
@@ -50,23 +51,15 @@ class LocalPart:
     @cached_property
     def images(self) -> NDArray[np.uint8]:
         """Images (count, height, width, channels), mapped: nothing is read before it is touched."""
-        import numpy as np
-
         mapped: NDArray[np.uint8] = np.load(self.folder / "images.npy", mmap_mode="r", allow_pickle=False)
         return mapped
 
     @cached_property
     def gather(self) -> Gather[np.uint8]:
         """`gather(indices)` copies those images out without the process growing by what it has read."""
-        from velodrome.data.examples import Gather
-
         return Gather(self.images)
 
     def part(self, *, in_memory: bool) -> ExamplePart:
-        import numpy as np
-
-        from velodrome.data.examples import image_part
-
         return image_part(np.array(self.images) if in_memory else self.images, self.labels)
 
 
@@ -139,8 +132,6 @@ class ShardSet:
 
     def _decode(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
         """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
-        import numpy as np
-
         from velodrome.data.shards.records import blocks
 
         total = sum(file.examples for file in files)
@@ -163,12 +154,12 @@ class ShardSet:
     def verify_kept(self) -> list[Checked]:
         """What the cache holds of this set: fetched files, and the arrays that were decoded from any of its files."""
         arrays = [checked for source in cache.sources(self._prefix) for checked in cache.verify(source)]
-        return [*check_fetched(self.every_file(), self._fetched), *arrays]
+        return [*check_fetched(self.index.every_file, self._fetched), *arrays]
 
     def forget_damaged(self) -> None:
         """Remove what the cache holds and is no longer what it was, so that it is fetched or decoded again."""
         if self.store.folder is None:
-            drop_damaged(self.every_file(), self._fetched)
+            drop_damaged(self.index.every_file, self._fetched)
         for source in cache.sources(self._prefix):
             if any(checked.state != "ok" for checked in cache.verify(source)):
                 cache.forget(source)
@@ -177,9 +168,6 @@ class ShardSet:
     def _prefix(self) -> str:
         return f"shards {self.store.url} "
 
-    def every_file(self) -> list[ShardFile]:
-        return [file for files in self.index.parts.values() for file in files]
-
     def splits(
         self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
     ) -> ExampleSet:
@@ -187,9 +175,6 @@ class ShardSet:
 
         With `files`, only the training files so numbered, in increasing order, are loaded.
         """
-        from velodrome.data.examples import image_set
-        from velodrome.data.split_warnings import with_split_warnings
-
         if not self.index.examples("train") or not self.index.examples("test"):
             missing = "train" if not self.index.examples("train") else "test"
             raise BadRequest(
@@ -217,10 +202,6 @@ class ShardSet:
 
     def _out_of_all(self, files: Sequence[int], *, in_memory: bool) -> ExamplePart:
         """Some training files, copied out of the whole part; the whole of it, mapped, where they do not fit."""
-        import numpy as np
-
-        from velodrome.data.examples import image_part
-
         whole = self.local_part("train")
         if not in_memory:
             return whole.part(in_memory=False)
@@ -240,19 +221,81 @@ def _budget() -> int:
         if not chosen.isdecimal():
             raise BadRequest(f"{MEMORY_VARIABLE}={chosen!r}: give a number of bytes")
         return int(chosen)
-    from velodrome.data.base import memory_budget
-
     return memory_budget(_MEMORY_SHARE)
 
 
 def _check_sizes(store: Store, index: Index) -> None:
     sizes = {file.name: file.bytes for file in store.list()}
-    for files in index.parts.values():
-        for file in files:
-            if file.name not in sizes:
-                raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
-            if sizes[file.name] != file.bytes:
-                raise DataError(
-                    f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
-                    "write the set again"
-                )
+    for file in index.every_file:
+        if file.name not in sizes:
+            raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
+        if sizes[file.name] != file.bytes:
+            raise DataError(
+                f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
+                "write the set again"
+            )
+
+
+@dataclass(frozen=True)
+class ShardedData(Source):
+    """A set of shards as a data set. Its cache is that of each part, or of some files of it: see `ShardSet`."""
+
+    name: str
+    url: str
+
+    def _set(self) -> ShardSet:
+        return ShardSet.open(self.url)
+
+    def describe(self, validation: float) -> Description:
+        index = self._set().index
+        train, validated, test = (index.examples(part) for part in PARTS)
+        return Description(
+            name=self.name, title=f"{index.title}, in {len(index.files('train'))} {index.encoding} shards",
+            licence=index.licence, homepage=index.homepage, train=train, validation=validated, test=test,
+            input_shape=index.shape, classes=index.classes, bytes=index.bytes, class_names=index.class_names,
+            files=len(index.files("train")),
+        )
+
+    def prepare(self, progress: Progress | None) -> None:
+        shards = self._set()
+        for part in PARTS:
+            shards.local_part(part, progress=progress)
+
+    def load(self, seed: int, validation: float) -> ExampleSet:
+        return self._loaded(None, validation)
+
+    def load_files(self, numbers: Sequence[int], validation: float) -> ExampleSet:
+        return self._loaded(numbers, validation)
+
+    def _loaded(self, numbers: Sequence[int] | None, validation: float) -> ExampleSet:
+        shards = self._set()
+        kept = shards.index.validation
+        notes: tuple[str, ...] = ()
+        if validation not in (DEFAULT_VALIDATION, kept):
+            notes = (f"--validation {validation:g} is not used: the shards at {self.url!r} were divided with {kept:g}",)
+        splits = shards.splits(files=numbers)
+        return replace(splits, name=self.name, notes=(*splits.notes, *notes))
+
+    def file_sizes(self) -> tuple[int, ...]:
+        return tuple(file.examples for file in self._set().index.files("train"))
+
+    def verify(self) -> Sequence[Checked]:
+        """Every file of the set, compared where it is with its index, and what the cache holds of it."""
+        from velodrome.data.shards.records import check_set
+
+        shards = ShardSet.open(self.url, check=False)
+        return [*check_set(shards.store, shards.index), *shards.verify_kept()]
+
+    def forget_damaged(self) -> None:
+        """Remove what is damaged in the cache. The set itself is not read: only its writer can repair it."""
+        self._set().forget_damaged()
+
+    def is_here(self) -> bool:
+        return open_store(self.url).folder is not None
+
+
+def _source(rest: str, bad_data: BadData) -> ShardedData:
+    return ShardedData(f"shards:{rest}", rest)
+
+
+SCHEMES = {"shards": _source}

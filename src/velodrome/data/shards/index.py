@@ -1,75 +1,99 @@
 """The index of a set of shards: what it holds, file by file. It is written last, so what has one is whole.
 
 Its files are downloaded one by one: each is complete and verified under its name, and resumed where it was interrupted.
+
+pydantic checks the fields, which took a third more lines by hand and named the value of some faults without the field;
+what fields must have in common is checked here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Progress
+from velodrome.data.examples import ChannelStatistics
 from velodrome.data.storage.store import Store
 from velodrome.files import sha256_of
 from velodrome.printable import LONGEST_LINE, shown
-
-if TYPE_CHECKING:
-    from velodrome.data.examples import ChannelStatistics
 
 INDEX = "index.json"
 SCHEMA = 1
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
-ENCODINGS = ("png", "jpeg", "raw")
+Encoding = Literal["png", "jpeg", "raw"]
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 _LARGEST_INDEX = 64 << 20
 #: Fields that sets of earlier versions do not have; left out where there is nothing to say.
 _OPTIONAL = ("statistics", "overlaps")
-_MOST_OVERLAPS = 10
 ENDING = ".tfrecord"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.tfrecord")
 _OURS = re.compile(r"[A-Za-z0-9_-]+-(train|validation|test)-[0-9]{5}-of-[0-9]{5}(-v[0-9]+)?\.tfrecord")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 53)]
+Size = Annotated[Count, Field(gt=0)]
+_Line = Annotated[str, AfterValidator(partial(shown, longest=LONGEST_LINE))]
 
 
-@dataclass(frozen=True)
-class ShardFile:
+class _Stored(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ShardFile(_Stored):
     """One TFRecord file. Of a part with n files, the k-th holds the examples k, k + n, k + 2n…"""
 
-    name: str
-    examples: int
-    bytes: int
-    sha256: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.tfrecord$")]
+    examples: Count
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True)
-class Index:
-    """What is known of a set without opening its files."""
+class Index(_Stored):
+    """What is known of a set without opening its files. Everything is checked: files of others are named in it."""
 
     name: str
     title: str
     licence: str
     homepage: str
-    classes: int
+    classes: Size
     class_names: tuple[str, ...]
     #: Height, width, channels.
-    shape: tuple[int, int, int]
-    encoding: str
+    shape: tuple[Size, Size, Size]
+    encoding: Encoding
     #: A pixel times this is between 0 and 1.
-    scale: float
+    scale: Annotated[float, Field(gt=0, le=1)]
     #: What divided the parts.
-    seed: int
-    validation: float
+    seed: Count
+    validation: Annotated[float, Field(ge=0, lt=1)]
     parts: dict[PartName, tuple[ShardFile, ...]]
     #: Of the training part, before it was encoded: a worker that has only some of its files needs them.
     statistics: ChannelStatistics | None = None
     #: What was found about images that occur twice, as sentences.
-    overlaps: tuple[str, ...] = ()
+    overlaps: Annotated[tuple[_Line, ...], Field(max_length=10)] = ()
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        for part, files in self.parts.items():
+            _check_distribution(part, files)
+        names = [file.name for file in self.every_file]
+        if len(set(names)) != len(names):
+            raise ValueError("it names a file twice")
+        if math.prod(self.shape) > 1 << 30:
+            raise ValueError(f"it claims images of shape {self.shape}")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError(f"it has {self.classes} classes and {len(self.class_names)} names of classes")
+        channels = self.shape[2]
+        for row in (self.statistics.mean, self.statistics.deviation) if self.statistics else ():
+            if len(row) != channels or not all(0 <= number <= 255 for number in row):
+                raise ValueError(f"its statistics are not those of {channels} channels of bytes")
+        return self
 
     def files(self, part: PartName) -> tuple[ShardFile, ...]:
         return self.parts.get(part, ())
@@ -78,8 +102,12 @@ class Index:
         return sum(file.examples for file in self.files(part))
 
     @property
+    def every_file(self) -> list[ShardFile]:
+        return [file for files in self.parts.values() for file in files]
+
+    @property
     def bytes(self) -> int:
-        return sum(file.bytes for files in self.parts.values() for file in files)
+        return sum(file.bytes for file in self.every_file)
 
     @property
     def key(self) -> str:
@@ -87,7 +115,7 @@ class Index:
         return hashlib.sha256(self.as_json().encode()).hexdigest()
 
     def as_json(self) -> str:
-        fields = {name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL}
+        fields = {name: value for name, value in self.model_dump().items() if value or name not in _OPTIONAL}
         return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
 
 
@@ -123,78 +151,30 @@ def read_index(store: Store) -> Index:
     if size > _LARGEST_INDEX:
         raise DataError(f"{where!r} has {size:,} bytes, too many for an index of shards")
     try:
-        return parse_index(json.loads(store.read(INDEX, length=_LARGEST_INDEX)))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        text = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{where!r} is not a usable index of shards: {text}") from None
+        fields = json.loads(store.read(INDEX, length=_LARGEST_INDEX))
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {shown(repr(schema))}, and this version of Velodrome reads {SCHEMA}")
+        return Index.model_validate(fields)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where!r} is not a usable index of shards: {_reason(error)}") from None
 
 
-def parse_index(fields: dict[str, Any]) -> Index:
-    """Everything is looked at, because files of others are named in it."""
-    if fields["schema"] != SCHEMA:
-        raise ValueError(f"its schema is {fields['schema']!r}, and this version of Velodrome reads {SCHEMA}")
-    parts: dict[PartName, tuple[ShardFile, ...]] = {}
-    for part, files in fields["parts"].items():
-        if part not in PARTS:
-            raise ValueError(f"it has a part {part!r}")
-        parts[part] = tuple(
-            ShardFile(str(file["name"]), _count(file["examples"]), _count(file["bytes"]), _sha256(file["sha256"]))
-            for file in files
-        )
-        _check_dealing(part, parts[part])
-    names = [file.name for files in parts.values() for file in files]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a shard")
-    if len(set(names)) != len(names):
-        raise ValueError("it names a file twice")
-    height, width, channels = (_count(number) for number in fields["shape"])
-    index = Index(
-        name=str(fields["name"]), title=str(fields["title"]), licence=str(fields["licence"]),
-        homepage=str(fields["homepage"]), classes=_count(fields["classes"]),
-        class_names=tuple(map(str, fields["class_names"])), shape=(height, width, channels),
-        encoding=str(fields["encoding"]), scale=float(fields["scale"]), seed=_count(fields["seed"]),
-        validation=float(fields["validation"]), parts=parts, statistics=_statistics(fields.get("statistics"), channels),
-        overlaps=tuple(shown(note, LONGEST_LINE) for note in fields.get("overlaps", ())[:_MOST_OVERLAPS]),
-    )
-    if index.encoding not in ENCODINGS:
-        raise ValueError(f"its encoding is {index.encoding!r}; known are {', '.join(ENCODINGS)}")
-    if not index.classes or not all(index.shape) or height * width * channels > 1 << 30:
-        raise ValueError(f"it speaks of {index.classes} classes and images of shape {index.shape}")
-    if index.class_names and len(index.class_names) != index.classes:
-        raise ValueError(f"it has {index.classes} classes and {len(index.class_names)} names of classes")
-    if not 0 < index.scale <= 1:  # not true of NaN, either
-        raise ValueError(f"its scale is {index.scale}, and no number above 0 and up to 1")
-    if not 0 <= index.validation < 1:
-        raise ValueError(f"its fraction for validation is {index.validation}")
-    return index
+def _reason(error: Exception) -> str:
+    """What is wrong with an index, as the end of a sentence: the first field that cannot be, its value, and why."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False)[0]
+    why = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return why
+    if first["type"] == "missing":
+        return f"it has no {first['loc'][-1]!r}"
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    return f"its {shown(place)} is {shown(repr(first['input']))}: {why}"
 
 
-def _statistics(fields: Any, channels: int) -> ChannelStatistics | None:
-    """Mean and standard deviation per channel; sets of earlier versions have none."""
-    from velodrome.data.examples import ChannelStatistics
-
-    if fields is None:
-        return None
-    rows = [tuple(float(number) for number in fields[name]) for name in ("mean", "deviation")]
-    if any(len(row) != channels or not all(0 <= number <= 255 for number in row) for row in rows):
-        raise ValueError(f"its statistics are not those of {channels} channels of bytes")
-    return ChannelStatistics(*rows)
-
-
-def _sha256(text: Any) -> str:
-    if not isinstance(text, str) or not _SHA256.fullmatch(text):
-        raise ValueError(f"{shown(text)!r} is not a SHA-256 checksum")
-    return text
-
-
-def _count(number: Any) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 53:
-        raise ValueError(f"{number!r} is no count")
-    return number
-
-
-def _check_dealing(part: str, files: tuple[ShardFile, ...]) -> None:
+def _check_distribution(part: str, files: tuple[ShardFile, ...]) -> None:
     """Examples are distributed round-robin: file sizes differ by one at most, and never increase from file to file."""
     counts = [file.examples for file in files]
     total = sum(counts)

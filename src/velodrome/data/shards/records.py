@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from velodrome import files
 from velodrome.data.base import Checked, DataError
 from velodrome.data.shards import tfrecord
-from velodrome.data.shards.index import ENCODINGS, Index, ShardFile, strays
+from velodrome.data.shards.index import ENCODINGS, Encoding, Index, ShardFile, strays
 from velodrome.data.shards.tfrecord import Block, read_block
 from velodrome.data.storage.store import Store
 from velodrome.errors import BadRequest
@@ -41,12 +41,14 @@ _SIZES = ("height", "width", "channels")
 _JPEG_QUALITY = 95
 
 
-def check_encoding(encoding: str, shape: Shape) -> None:
-    """Refuse an unknown encoding, or one that cannot hold such images."""
-    if encoding not in ENCODINGS:
+def check_encoding(encoding: str, shape: Shape) -> Encoding:
+    """The encoding of a name; refused if it is unknown, or cannot hold such images."""
+    chosen = next((known for known in ENCODINGS if known == encoding), None)
+    if chosen is None:
         raise BadRequest(f"--encoding {encoding!r}: choose one of {', '.join(ENCODINGS)}")
     if encoding != "raw" and shape[2] not in _MODES[encoding]:
         raise BadRequest(f"--encoding {encoding!r}: it holds no images with {shape[2]} channels; choose raw")
+    return chosen
 
 
 def to_records(images: Images, labels: Labels, encoding: str) -> bytes:
@@ -84,9 +86,9 @@ def _packed(image: Images, encoding: str) -> bytes:
 def from_records(block: Block, shape: Shape, encoding: str, where: str) -> tuple[Images, Labels]:
     """Images (count, height, width, channels) and labels of some records; what does not fit is named."""
     size = shape[0] * shape[1] * shape[2]
-    if encoding == "raw" and isinstance(block.records, np.ndarray):
+    if encoding == "raw" and block.rows is not None:
         try:
-            quick = tfrecord.decode_rows(block.records, "image", "label")
+            quick = tfrecord.decode_rows(block.rows, "image", "label")
         except tfrecord.NotAnExample:
             quick = None
         if quick is not None and quick[0].shape[1] == size:
@@ -242,9 +244,8 @@ _RECORDS, _BYTES = 1024, 16 << 20
 
 def check_set(store: Store, index: Index) -> list[Checked]:
     """Every file of a set, and what lies beside them and would be read with them or was left half written."""
-    every = [file for parts in index.parts.values() for file in parts]
-    checked = [_check_file(store, index, file) for file in every]
-    for name in strays(store, (file.name for file in every)):
+    checked = [_check_file(store, index, file) for file in index.every_file]
+    for name in strays(store, (file.name for file in index.every_file)):
         checked.append(
             _wrong(store, name, "stray", "it is not in the index, and reading *.tfrecord reads it: remove it")
         )

@@ -75,11 +75,13 @@ def _sums(rows: Rows) -> NDArray[np.uint32]:
 
 @dataclass(frozen=True)
 class Block:
-    """Some records of a file: rows of an array if all have one length, else one by one."""
+    """Some records of a file."""
 
     records: Rows | list[bytes]
     #: The same with their frames, as they lie in the file.
     framed: bytes
+    #: The records as an array, if all have one length.
+    rows: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -97,7 +99,7 @@ def read_block(stream: IO[bytes], count: int, where: str) -> Block:
     rows = _equal(framed, whole, count, where, place)
     if rows is not None:
         stream.seek(place + whole * len(rows))
-        return Block(rows, framed[: whole * len(rows)])
+        return Block(rows, framed[: whole * len(rows)], rows)
     records: list[bytes] = []
     end = 0
     while len(records) < count:

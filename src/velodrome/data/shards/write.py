@@ -80,7 +80,8 @@ def _write(
             each.upload()
         index = Index(
             name=about.name, title=about.title, licence=about.licence, homepage=about.homepage,
-            classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape, encoding=encoding,
+            classes=splits.class_count, class_names=splits.class_names, shape=splits.input_shape,
+            encoding=check_encoding(encoding, splits.input_shape),
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
@@ -144,7 +145,7 @@ def _old_files(store: Store, force: bool) -> set[str]:
 
 
 def _files_of(index: Index) -> set[str]:
-    return {file.name for files in index.parts.values() for file in files}
+    return {file.name for file in index.every_file}
 
 
 def _names(name: str, counts: dict[PartName, int], old: set[str]) -> dict[PartName, list[str]]:
@@ -196,7 +197,8 @@ def _write_part(
             examples[k] += len(labels[k::count])
             advance((first * each) + images.nbytes * (k + 1) // count)
     return tuple(
-        ShardFile(name, examples[k], sizes[k], sums[k].hexdigest()) for k, name in enumerate(names)
+        ShardFile(name=name, examples=examples[k], bytes=sizes[k], sha256=sums[k].hexdigest())
+        for k, name in enumerate(names)
     )
 
 

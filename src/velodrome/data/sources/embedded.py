@@ -11,17 +11,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from velodrome.data.base import Checked, DataError
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import Description, Source
-from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, held_out, stratified
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExamplePart, ExampleSet
+from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, fingerprints, held_out, stratified, with_split_warnings
 
 _FEATURES = "features"
 _SIDE, _BRIGHTEST = 8, 16
@@ -61,8 +57,6 @@ class Embedded(Source):
 
     def _stored(self, *names: str) -> list[NDArray[Any]]:
         """Arrays of the file."""
-        import numpy as np
-
         try:
             with np.load(self._file, allow_pickle=False) as stored:
                 return [stored[name] for name in names]
@@ -71,8 +65,6 @@ class Embedded(Source):
 
     def _divided(self, labels: NDArray[np.int64], seed: int, validation: float) -> tuple[NDArray[np.int64], ...]:
         """Places of the training, validation and test examples, stratified by label."""
-        import numpy as np
-
         tested = stratified(labels, self._test, seed, TEST_DRAW)
         rest = np.flatnonzero(~tested)
         validated = stratified(labels[rest], held_out(len(rest), validation), seed, VALIDATION_DRAW)
@@ -85,11 +77,6 @@ class Digits(Embedded):
         return self._description(validation, (_SIDE, _SIDE, 1))
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        import numpy as np
-
-        from velodrome.data.examples import image_part, image_set
-        from velodrome.data.split_warnings import fingerprints, with_split_warnings
-
         images, labels = self._stored("images", "labels")
         labels = labels.astype(np.int64)
         parts = [image_part(images[rows], labels[rows]) for rows in self._divided(labels, seed, validation)]
@@ -112,10 +99,6 @@ class EmbeddedTable(Embedded):
         return self.task
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        import numpy as np
-
-        from velodrome.data.examples import ExamplePart, ExampleSet
-
         values, targets = self._stored("values", "target")
         targets = targets.astype(np.float32 if self.task == "regression" else np.uint8)
         groups = targets.astype(np.int64) if self.task == "binary" else np.zeros(len(targets), np.int64)

@@ -15,25 +15,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 from velodrome.data.base import Faults, Progress
-from velodrome.data.images.photos import ChosenRows
-from velodrome.data.own.names import PathFormat
-from velodrome.data.source import CachedSource, Description, check_room, file_key, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of, unused_validation
+from velodrome.data.examples import ArrayField, ExampleSet, implied_task
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.own.array_examples import ArrayExamples, Pick, divided, form_of, picked, read
+from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
+from velodrome.data.photos import ChosenRows
+from velodrome.data.source import CachedSource, Description, PathFormat, check_room, file_key, notes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ArrayField, ExampleSet
-    from velodrome.data.own.array_args import ArgumentPart
-    from velodrome.data.own.array_examples import Pick
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (
@@ -82,8 +77,6 @@ class NpzArray:
         return cls(path, key, shape, dtype, by_columns)
 
     def windows(self, rows: int) -> Iterator[NDArray[Any]]:
-        import numpy as np
-
         if self.by_columns:
             whole = self.whole()
             yield from (whole[first : first + rows] for first in range(0, self.shape[0], rows))
@@ -97,8 +90,6 @@ class NpzArray:
             stream.read(1)  # at its end the checksum is compared
 
     def whole(self) -> NDArray[Any]:
-        import numpy as np
-
         with _refusing(self.path), zipfile.ZipFile(self.path) as archive, archive.open(f"{self.key}.npy") as stream:
             _head(stream)
             size, free = self.nbytes, process_memory()
@@ -121,8 +112,6 @@ class NpzArray:
 
 def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape of an array, whether it is stored by columns, and the type of its numbers."""
-    import numpy as np
-
     version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
     first = version == (1, 0)
     claimed = stream.read(2 if first else 4)
@@ -153,8 +142,6 @@ class NpzSet(CachedSource):
 
     @cached_property
     def _parts(self) -> list[ArgumentPart]:
-        from velodrome.data.own.array_args import argument_parts
-
         with _refusing(self.path):
             return argument_parts(self.name, given_arrays(self.path))
 
@@ -164,14 +151,10 @@ class NpzSet(CachedSource):
         if kept := self.kept():
             kind: Literal["images", "arrays"] = kept.about["kind"]
             return kind
-        from velodrome.data.own.array_args import are_byte_images
-
         with _refusing(self.path):
             return "images" if are_byte_images(self._parts) else "arrays"
 
     def describe(self, validation: float) -> Description:
-        from velodrome.data.examples import implied_task
-
         kept = self.kept()
         shape: tuple[int, ...] | None
         if kept is None and self._kind == "images":
@@ -183,9 +166,9 @@ class NpzSet(CachedSource):
             names = tuple(kept.about["class_names"])
         train, validated, test = sizes_of(sizes, validation)  # type: ignore[arg-type]
         about = Description(
-            name=self.name, title="your own data", licence="your own", homepage="", kind=self._kind, train=train,
-            validation=validated, test=test, input_shape=shape, classes=len(names), class_names=names,
-            bytes=self.path.stat().st_size, notes=notes_of(kept.about) if kept else (),
+            name=self.name, title="your own data", kind=self._kind, train=train, validation=validated, test=test,
+            input_shape=shape, classes=len(names), class_names=names, bytes=self.path.stat().st_size,
+            notes=notes_of(kept.about) if kept else (),
         )
         if kept is None or self._kind == "images":
             return about
@@ -196,10 +179,6 @@ class NpzSet(CachedSource):
 
     def _looked_at(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]]:
         """Of images, how many each part has, their shape and classes; only the labels are read."""
-        import numpy as np
-
-        from velodrome.data.own.array_examples import form_of
-
         sizes = {part.which: len(part) for part in self._parts}
         (labels,) = self._parts[0].targets.values()
         shape, _ = form_of("images", self._parts, next(iter(self._parts[0].inputs)))
@@ -207,21 +186,15 @@ class NpzSet(CachedSource):
                 tuple(map(str, range(len(np.unique(labels.whole()))))))
 
     def implied_task(self) -> str | None:
-        from velodrome.data.examples import implied_task
-
         return None if self._kind == "images" else implied_task(_fields(self.decoded().about, "targets"))
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        from velodrome.data.own.array_examples import picked
-
         return self._loaded(seed, validation, picked)
 
     def load_mapped(self, seed: int, validation: float) -> ExampleSet:
         return self._loaded(seed, validation, ChosenRows)  # type: ignore[arg-type]
 
     def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
-        from velodrome.data.own.array_examples import ArrayExamples, divided
-
         kept = self.decoded()
         about = kept.about
         examples = ArrayExamples(
@@ -236,11 +209,6 @@ class NpzSet(CachedSource):
         return divided(self.name, examples, seed, validation, notes, pick)
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        import numpy as np
-
-        from velodrome.data.own.array_examples import form_of, read
-        from velodrome.data.split_warnings import fingerprints_of_files
-
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
         forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
@@ -292,14 +260,10 @@ def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArra
 
 def given_arrays(path: Path) -> dict[str, NpzArray]:
     """The arrays of a data set."""
-    from velodrome.data.own.array_args import is_known
-
     return npz_arrays(path, is_known)
 
 
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
-    from velodrome.data.examples import ArrayField
-
     return tuple(ArrayField(column["name"], tuple(column["shape"]), column["dtype"]) for column in about[side])
 
 

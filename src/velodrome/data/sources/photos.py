@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 
 from velodrome.data.base import BadData, Faults
 from velodrome.data.delimited import check_columns, columns, read_rows
-from velodrome.data.images.photos import Listing, PhotoSet
-from velodrome.data.own.names import PathFormat, follows_links
+from velodrome.data.photos import Listing, PhotoSet
+from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
 from velodrome.data.storage.trees import File, FolderTree, Tree, tree_of
 from velodrome.errors import BadRequest
@@ -27,7 +27,7 @@ from velodrome.printable import shown
 
 def list_folders(tree: Tree) -> Listing:
     """Every image by the folder it is in; what is no image by its name is not looked at."""
-    from velodrome.data.images.decode import ENDINGS
+    from velodrome.data.pictures import ENDINGS
 
     parts = _parts_of(tree)
     depth = 2 if parts else 1
@@ -50,7 +50,7 @@ def list_folders(tree: Tree) -> Listing:
             faults.add(lost.what, lost.name, lost.reason)
     names = sorted({name for _, name in files_of})
     if not names:
-        wrong = "".join(f"; it has {fault}" for fault in faults.found())
+        wrong = "".join(f"; it has {fault}" for fault in faults.all())
         raise BadRequest(
             f"{tree.place!r} has no folders: put the images of each class into a folder named after the class{wrong}"
         )
@@ -66,7 +66,7 @@ def list_folders(tree: Tree) -> Listing:
         notes += _maybe_parts(tree)
     return Listing(
         tree=tree, files=[file for _, _, file in rows], labels=[label for _, label, _ in rows],
-        parts=[part for part, _, _ in rows], class_names=names, faults=faults.found(), notes=tuple(notes),
+        parts=[part for part, _, _ in rows], class_names=names, faults=faults.all(), notes=tuple(notes),
         empty=tuple(empty),
     )
 
@@ -130,8 +130,8 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
         if not text:
             faults.add("rows without a label", f"line {line}")
             continue
-        belongs = PART_NAMES.get(cells[part].strip().lower()) if part else TRAIN
-        if belongs is None:
+        part_of_row = PART_NAMES.get(cells[part].strip().lower()) if part else TRAIN
+        if part_of_row is None:
             faults.add("rows of an unknown part", f"line {line}", cells[part or ""])
             continue
         labels[text] = None
@@ -139,7 +139,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
         if isinstance(file, str):
             faults.add("rows whose image is missing or outside the table's folder", f"line {line}", f"{named}: {file}")
             continue
-        rows.append((file, text, belongs, line))
+        rows.append((file, text, part_of_row, line))
     empty = tuple(sorted(labels.keys() - {text for _, text, _, _ in rows}))
     rows = _without_odd_labels(rows, faults)
     names = sorted({text for _, text, _, _ in rows})
@@ -151,7 +151,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
     places = {name: place for place, name in enumerate(names)}
     return Listing(
         tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
-        parts=[belongs for _, _, belongs, _ in rows], class_names=names, faults=faults.found(), notes=notes,
+        parts=[part_of_row for _, _, part_of_row, _ in rows], class_names=names, faults=faults.all(), notes=notes,
         empty=empty,
     )
 
@@ -159,7 +159,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
 def _part_column(
     path: Path, lines: list[tuple[int, dict[str, str]]], taken: set[str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The column that says which part a row belongs to, where none was named, and a sentence about it."""
+    """The column that says which part a row part_of_row to, where none was named, and a sentence about it."""
     heads = columns(path)
     column = part_column(heads, taken)
     if column is None:

@@ -10,20 +10,16 @@ import mmap
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.cache import RemoteFile
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.fetch import ensure
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import Description, Source
-from velodrome.data.split import held_out, stratified
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExamplePart, ExampleSet
+from velodrome.data.split import fingerprints, held_out, stratified, with_split_warnings
 
 _UNSIGNED_BYTES = 0x08
 
@@ -111,9 +107,6 @@ class PublishedImages(PublishedFiles):
         )
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        from velodrome.data.examples import image_part, image_set
-        from velodrome.data.split_warnings import with_split_warnings
-
         whole, test = self.read()
         marked = stratified(whole.labels, held_out(len(whole), validation), seed, 0)
         train, validated = (image_part(whole.images[rows], whole.labels[rows]) for rows in (~marked, marked))
@@ -126,10 +119,6 @@ class PublishedImages(PublishedFiles):
 
     def _fingerprints(self, *images: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """Fingerprints of all images, from the cache; they are made for each loading where it cannot be written."""
-        import numpy as np
-
-        from velodrome.data.split_warnings import fingerprints
-
         def make(folder: Path) -> dict[str, Any]:
             np.save(folder / "fingerprints.npy", np.concatenate([fingerprints(some) for some in images]))
             return {}
@@ -168,8 +157,6 @@ class IdxDataSet(PublishedImages):
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
 
     def read(self) -> tuple[ExamplePart, ExamplePart]:
-        from velodrome.data.examples import image_part
-
         images, labels, test_images, test_labels = map(read_idx, self.payloads())
         return (image_part(images[..., None], labels.astype("int64")),
                 image_part(test_images[..., None].copy(), test_labels.astype("int64")))
@@ -177,8 +164,6 @@ class IdxDataSet(PublishedImages):
 
 def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:
     """An idx file's array, as a view of it: two zero bytes, type, dimensions, big-endian sizes, then the bytes."""
-    import numpy as np
-
     rank = payload[3] if len(payload) >= 4 else 0
     if rank == 0 or payload[:3] != bytes([0, 0, _UNSIGNED_BYTES]) or len(payload) < 4 + 4 * rank:
         raise DataError(f"no idx file of unsigned bytes: it begins with {payload[:4].hex(' ')!r}")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import builtins
 import fcntl
+import getpass
 import itertools
 import math
 import os
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -20,16 +22,18 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from velodrome.data.storage.backends import ConnectError, connect, is_refusal, reason_of
 from velodrome.data.storage.store import (
     CHUNK,
     PARTIAL,
+    REMOTE,
     File,
     Staged,
     StorageError,
     Store,
     partial_name,
+    reason_of,
     sentence,
     writing,
 )
@@ -286,3 +290,63 @@ def _limited(call: Callable[[], Result], seconds: float) -> Result:
     if not results:
         raise TimeoutError(f"no answer for {seconds:.0f} s")
     return results[0]
+
+
+_WEBHDFS_PORT = 9870
+
+
+class ConnectError(Exception):
+    """What is missing on this machine, as a sentence."""
+
+
+
+
+
+
+def connect(url: str, scheme: str, wait: float) -> tuple[Any, str]:
+    """The file system behind an address and the path on it."""
+    try:
+        return {"hdfs": _hdfs, "webhdfs": _webhdfs, "s3": _s3}[scheme](url, wait)
+    except ImportError as error:
+        extra = REMOTE[scheme]
+        raise ConnectError(
+            f"{url!r} needs {error.name or 'a package'}, which is not installed: pip install 'velodrome[{extra}]'"
+        ) from None
+
+
+def _hdfs(url: str, wait: float) -> tuple[Any, str]:
+    # fsspec's own entry for hdfs:// wants a Java machine and libhdfs; this client wants neither.
+    from hdfs_native.fsspec import HdfsFileSystem
+
+    parts = urlsplit(url)
+    if parts.hostname and parts.port:  # the client would retry for ever; without a port it is a name service
+        socket.create_connection((parts.hostname, parts.port), timeout=min(10.0, wait)).close()
+    return HdfsFileSystem(parts.hostname, parts.port, skip_instance_cache=True), parts.path.rstrip("/")
+
+
+def _webhdfs(url: str, wait: float) -> tuple[Any, str]:
+    from velodrome.data.storage.webhdfs import LimitedWebHDFS
+
+    parts = urlsplit(url)
+    fs = LimitedWebHDFS(
+        parts.hostname or "", parts.port or _WEBHDFS_PORT, wait=wait, skip_instance_cache=True,
+        user=parts.username or os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
+    )
+    return fs, parts.path.rstrip("/")
+
+
+def _s3(url: str, wait: float) -> tuple[Any, str]:
+    from s3fs import S3FileSystem
+
+    # Endpoint, keys and region are taken from the environment and ~/.aws, as every AWS tool does.
+    config = {"connect_timeout": min(10.0, wait), "read_timeout": wait, "retries": {"max_attempts": 2}}
+    fs = S3FileSystem(config_kwargs=config, skip_instance_cache=True, use_listings_cache=False)
+    parts = urlsplit(url)
+    return fs, (parts.netloc + parts.path).rstrip("/")
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a store refused permission, so that a retry would not help."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    text = str(error).lower()
+    return status in (401, 403) or "permission denied" in text or "accesscontrolexception" in text

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from velodrome import files
 from velodrome.data.base import DataError
-from velodrome.data.storage.backends import is_remote, reason_of, split_url
 from velodrome.errors import BadRequest
 
 #: Bytes that are read at a time.
@@ -255,3 +255,50 @@ def open_store(url: str) -> Store:
     from velodrome.data.storage.remote import RemoteStore
 
     return RemoteStore(url, scheme)
+
+
+#: Scheme, and the extra that installs what it needs.
+REMOTE = {"hdfs": "hdfs", "webhdfs": "hdfs", "s3": "s3"}
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The scheme of an address, `file` for a folder, and the path of a folder."""
+    scheme, colon, rest = url.partition("://")
+    if not url:
+        raise BadRequest("'' is not an address: give a folder, hdfs://host:port/path, webhdfs://… or s3://bucket/path")
+    if "\0" in url:
+        raise BadRequest(f"{url!r} is not an address: it has a NUL character")
+    if not colon:
+        return "file", url
+    scheme = scheme.lower()
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise BadRequest(f"{url!r} is not the address of a file: write three slashes, as in file:///data/shards")
+        return scheme, rest
+    if scheme not in REMOTE:
+        known = ", ".join(f"{name}://" for name in ("file", *REMOTE))
+        raise BadRequest(f"{url!r}: no kind of store {scheme!r}; give a folder or an address with {known}")
+    parts = urlsplit(url)
+    try:
+        host, path, _ = parts.hostname, parts.path, parts.port
+    except ValueError as error:
+        raise BadRequest(f"{url!r} is not an address: {error}") from None
+    if not host or (scheme != "s3" and not path):
+        shape = "s3://bucket/path" if scheme == "s3" else f"{scheme}://host:port/path"
+        raise BadRequest(f"{url!r} is not a complete address: write it as {shape}")
+    return scheme, path
+
+
+def is_remote(scheme: str) -> bool:
+    return scheme in REMOTE
+
+
+def reason_of(error: BaseException) -> str:
+    """The message of an error, as the end of a sentence: one line, without the noise of its back end."""
+    text = str(getattr(error, "strerror", None) or error or type(error).__name__)
+    text = text.replace("\\n", "\n").replace('\\"', '"')
+    if plain := re.search(r"\[Errno -?\d+\] ([^\'\"()]+)|(Permission denied: [^\n]+)|RPCError\(\S+ \"([^\n]+)", text):
+        text = next(group for group in plain.groups() if group)
+    text = re.split(r"\s+at [\w.$]+\(| for url: ", text)[0]
+    text = re.sub(r"\s+", " ", text).strip(" .:")
+    return text if len(text) <= 160 else f"{text[:160]}…"

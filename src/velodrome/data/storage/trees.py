@@ -11,7 +11,7 @@ import stat
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
@@ -59,12 +59,14 @@ class Lost:
     reason: str
 
 
-@dataclass(frozen=True)
-class _Below:
-    """A folder in a folder."""
+@dataclass
+class _Content:
+    """What is directly in a folder, by its name there; hidden files left out."""
 
-    name: str
-    is_link: bool
+    files: list[File] = field(default_factory=list)
+    #: Folders, and whether each is a link.
+    folders: dict[str, bool] = field(default_factory=dict)
+    lost: list[Lost] = field(default_factory=list)
 
 
 class Tree(Protocol):
@@ -102,7 +104,7 @@ class FolderTree:
         lost: list[Lost] = []
         self._visits = Counter[tuple[int, int]]()
         #: What is in each real folder: links may lead there many times.
-        self._listed: dict[tuple[int, int], list[File | Lost | _Below]] = {}
+        self._listed: dict[tuple[int, int], _Content] = {}
         try:
             self._walk(self._top, "", (), files, folders, lost)
         except OSError as error:
@@ -141,54 +143,49 @@ class FolderTree:
             return
         if here not in self._listed:
             self._listed[here] = self._list(folder)
-        for entry in self._listed[here]:
-            name = above + entry.name
-            if isinstance(entry, Lost):
-                lost.append(Lost(name, entry.what, entry.reason))
-            elif isinstance(entry, File):
-                files.append(File(name, entry.bytes, entry.stamp))
-            elif len(seen) >= _DEEPEST:
+        content = self._listed[here]
+        lost += [Lost(above + entry.name, entry.what, entry.reason) for entry in content.lost]
+        files += [File(above + file.name, file.bytes, file.stamp) for file in content.files]
+        for inner, is_link in content.folders.items():
+            name = above + inner
+            if len(seen) >= _DEEPEST:
                 lost.append(Lost(name, UNREADABLE, f"more than {_DEEPEST} folders deep"))
-            else:
-                folders.append(name)
-                try:
-                    self._walk(folder / entry.name, f"{name}/", (*seen, here), files, folders, lost,
-                               linked=linked or entry.is_link)
-                except OSError as error:
-                    lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
+                continue
+            folders.append(name)
+            try:
+                self._walk(folder / inner, f"{name}/", (*seen, here), files, folders, lost, linked=linked or is_link)
+            except OSError as error:
+                lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
 
-    def _list(self, folder: Path) -> list[File | Lost | _Below]:
-        """What is directly in a folder, by its name there, sorted; hidden files left out."""
-        listed: list[File | Lost | _Below] = []
+    def _list(self, folder: Path) -> _Content:
+        content = _Content()
         with os.scandir(os.path.realpath(folder)) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
-                if entry.name.startswith(".") or entry.name in _UNSEEN:
-                    continue
-                about = self._stat(entry)
-                if isinstance(about, Lost):
-                    listed.append(about)
-                elif stat.S_ISREG(about.st_mode):
-                    listed.append(File.of(entry.name, entry.path, about))
-                elif stat.S_ISDIR(about.st_mode):
-                    listed.append(_Below(entry.name, entry.is_symlink()))
-                else:
-                    listed.append(Lost(entry.name, UNREADABLE, "neither a file nor a folder"))
-        return listed
+                if not entry.name.startswith(".") and entry.name not in _UNSEEN:
+                    self._sort(entry, content)
+        return content
 
-    def _stat(self, entry: os.DirEntry[str]) -> os.stat_result | Lost:
-        """What an entry is, with links followed, or why that cannot be."""
+    def _sort(self, entry: os.DirEntry[str], content: _Content) -> None:
+        """Add an entry, with links followed, to what is in its folder."""
+        name = entry.name
         try:
             about = entry.stat()
         except OSError as error:
             if not entry.is_symlink():
-                return Lost(entry.name, UNREADABLE, error.strerror or str(error))
-            to_itself = error.errno == errno.ELOOP
-            return Lost(entry.name, DANGLING, "to itself" if to_itself else f"to {shown(Path(entry.path).readlink())}")
-        if not self._follow and entry.is_symlink():
-            target = os.path.realpath(entry.path)
-            if not Path(target).is_relative_to(self.place):
-                return Lost(entry.name, OUTSIDE, f"to {shown(target)}")
-        return about
+                content.lost.append(Lost(name, UNREADABLE, error.strerror or str(error)))
+                return
+            where = "itself" if error.errno == errno.ELOOP else shown(Path(entry.path).readlink())
+            content.lost.append(Lost(name, DANGLING, f"to {where}"))
+            return
+        target = Path(os.path.realpath(entry.path)) if entry.is_symlink() and not self._follow else None
+        if target is not None and not target.is_relative_to(self.place):
+            content.lost.append(Lost(name, OUTSIDE, f"to {shown(target)}"))
+        elif stat.S_ISREG(about.st_mode):
+            content.files.append(File.of(name, entry.path, about))
+        elif stat.S_ISDIR(about.st_mode):
+            content.folders[name] = entry.is_symlink()
+        else:
+            content.lost.append(Lost(name, UNREADABLE, "neither a file nor a folder"))
 
 
 class ZipTree:

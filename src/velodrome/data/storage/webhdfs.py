@@ -40,8 +40,8 @@ class LimitedWebHDFS(WebHDFS):  # type: ignore[misc]
 
     def _excluded(self, path: str, offset: int, length: int, now: float) -> list[str]:
         """The avoided ones among those that hold these bytes, as the NameNode names them."""
-        answer = super()._call("GET_BLOCK_LOCATIONS", path=path, offset=offset, length=length).json()
-        nodes = [node for block in answer["LocatedBlocks"]["locatedBlocks"] for node in block["locations"]]
+        located = super()._call("GET_BLOCK_LOCATIONS", path=path, offset=offset, length=length).json()
+        nodes = [node for block in located["LocatedBlocks"]["locatedBlocks"] for node in block["locations"]]
         return sorted({
             f"{node['ipAddr']}:{node['xferPort']}" for node in nodes
             if max(_avoided.get(f"{node[key]}:{node['infoPort']}", 0.0) for key in ("ipAddr", "hostName")) > now

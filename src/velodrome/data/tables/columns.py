@@ -8,12 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from velodrome.data.base import Faults
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -32,41 +30,28 @@ _FORMULA = "cells with a formula instead of its value (save the table with value
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """A column of numbers."""
+class Column:
+    """A column of a table: numbers, NaN where one is missing; or categories by their places in `names`, -1 for none."""
 
-    values: NDArray[np.float64]
+    #: float64, or int32.
+    values: NDArray[Any]
+    #: Of categories, sorted.
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def rows(self, chosen: NDArray[np.bool_]) -> Numbers:
-        return Numbers(self.values[chosen])
+    @property
+    def is_numeric(self) -> bool:
+        return self.values.dtype.kind == "f"
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        return np.isnan(self.values)
+        return np.isnan(self.values) if self.is_numeric else np.asarray(self.values < 0)
 
-
-@dataclass(frozen=True)
-class Categories:
-    """A column of words; `codes` are places in the sorted `names`."""
-
-    codes: NDArray[np.int32]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def rows(self, chosen: NDArray[np.bool_]) -> Categories:
-        return Categories(self.codes[chosen], self.names)
-
-    @property
-    def missing(self) -> NDArray[np.bool_]:
-        return self.codes < 0
-
-
-Column = Numbers | Categories
+    def rows(self, chosen: NDArray[Any]) -> Column:
+        """Some rows, by their numbers or as a mask."""
+        return Column(self.values[chosen], self.names)
 
 
 @dataclass(frozen=True)
@@ -143,12 +128,13 @@ class NumberBuilder:
             values = np.array([float(cell) for cell in cells], np.float64)
             sound = np.ones(len(cells), np.bool_)
         except ValueError:
-            values, sound = self._one_by_one(cells, places)
-        self.take_numbers(values, places, sound)
+            values, sound = self._parsed(cells, places)
+        self.take_typed(values, places, sound)
 
-    def take_numbers(
+    def take_typed(
         self, values: NDArray[np.float64], places: Sequence[str], sound: NDArray[np.bool_] | None = None
     ) -> None:
+        """As `take`, of cells that are numbers already."""
         sound = np.ones(len(values), np.bool_) if sound is None else sound
         for row in np.flatnonzero(np.isinf(values)).tolist():
             self._faults.add(f"infinite numbers in column {shown(self._name)!r}", places[row])
@@ -156,7 +142,7 @@ class NumberBuilder:
         self._pieces.append(values)
         self._sound.append(sound)
 
-    def _one_by_one(
+    def _parsed(
         self, cells: Sequence[str], places: Sequence[str]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         values, sound = np.full(len(cells), np.nan), np.ones(len(cells), np.bool_)
@@ -173,11 +159,11 @@ class NumberBuilder:
                 self._faults.add(what, places[row], cell)
         return values, sound
 
-    def column(self) -> tuple[Numbers, NDArray[np.bool_]]:
+    def column(self) -> tuple[Column, NDArray[np.bool_]]:
         """The column, and which of its rows can be used."""
         if not self._pieces:
-            return Numbers(np.zeros(0)), np.zeros(0, np.bool_)
-        return Numbers(np.concatenate(self._pieces)), np.concatenate(self._sound)
+            return Column(np.zeros(0)), np.zeros(0, np.bool_)
+        return Column(np.concatenate(self._pieces)), np.concatenate(self._sound)
 
 
 class CategoryBuilder:
@@ -185,16 +171,16 @@ class CategoryBuilder:
 
     def __init__(self, name: str, faults: Faults) -> None:
         self._name, self._faults = name, faults
-        self._found: dict[str, int] = {}
+        self._code_of: dict[str, int] = {}
         self._codes: list[NDArray[np.int32]] = []
         self._sound: list[NDArray[np.bool_]] = []
 
     def take(self, cells: Sequence[str | None], places: Sequence[str]) -> None:
         codes, sound = np.full(len(cells), -1, np.int32), np.ones(len(cells), np.bool_)
-        codes_of = self._found
+        code_of = self._code_of
         for row, cell in enumerate(cells):
             text = "" if cell is None else cell.strip()
-            code = codes_of.get(text)
+            code = code_of.get(text)
             if code is None:
                 if is_missing(text):
                     continue
@@ -203,8 +189,8 @@ class CategoryBuilder:
                     self._faults.add(what, places[row], text)
                     sound[row] = False
                     continue
-                code = codes_of[text] = len(codes_of)
-                if len(codes_of) > MOST_CATEGORIES:
+                code = code_of[text] = len(code_of)
+                if len(code_of) > MOST_CATEGORIES:
                     raise BadRequest(
                         f"column {shown(self._name)!r} has more than {MOST_CATEGORIES:,} different texts, too many for "
                         f"categories: leave it out with &ignore={self._name}, or name the columns you want with "
@@ -214,15 +200,17 @@ class CategoryBuilder:
         self._codes.append(codes)
         self._sound.append(sound)
 
-    def column(self) -> tuple[Categories, NDArray[np.bool_]]:
+    take_typed = take
+
+    def column(self) -> tuple[Column, NDArray[np.bool_]]:
         """The column with sorted names, and which of its rows can be used."""
         if not self._codes:
-            return Categories(np.zeros(0, np.int32), ()), np.zeros(0, np.bool_)
-        names = sorted(self._found)
+            return Column(np.zeros(0, np.int32)), np.zeros(0, np.bool_)
+        names = sorted(self._code_of)
         ranks = np.empty(len(names) + 1, np.int32)
-        ranks[[self._found[name] for name in names]] = np.arange(len(names), dtype=np.int32)
+        ranks[[self._code_of[name] for name in names]] = np.arange(len(names), dtype=np.int32)
         ranks[-1] = -1  # what code -1 leads to
-        return Categories(ranks[np.concatenate(self._codes)], tuple(names)), np.concatenate(self._sound)
+        return Column(ranks[np.concatenate(self._codes)], tuple(names)), np.concatenate(self._sound)
 
 
 #: Whole numbers with at most so many different values are classes.
@@ -245,11 +233,11 @@ def decide(name: str, columns: Mapping[str, Column], predict: str | None) -> Tar
     if len(columns) > 1:
         return _several(name, columns, predict)
     (head, column), = columns.items()
-    if isinstance(column, Categories):
+    if not column.is_numeric:
         if predict == "number":
             raise BadRequest(f"--dataset {name!r}: column {shown(head)!r} holds words, and predict=number needs others")
         return Targets("classification", columns, f"{shown(head)!r} has {len(column.names)} classes")
-    values = np.unique(column.values[~np.isnan(column.values)])
+    values = np.unique(column.values[~column.missing])
     whole = bool((values == np.floor(values)).all())
     few = len(values) <= MOST_NUMBERED_CLASSES
     if predict == "class" and not whole:
@@ -259,21 +247,20 @@ def decide(name: str, columns: Mapping[str, Column], predict: str | None) -> Tar
         )
     if predict == "class" or (predict is None and whole and few):
         classes = as_classes(column, values)
-        way_out = "" if predict else "; &predict=number predicts it as a number"
+        how_to_change = "" if predict else "; &predict=number predicts it as a number"
         return Targets(
-            "classification", {head: classes}, f"{shown(head)!r} has {len(classes.names)} classes{way_out}"
+            "classification", {head: classes}, f"{shown(head)!r} has {len(classes.names)} classes{how_to_change}"
         )
     return Targets("regression", columns, f"{shown(head)!r} is predicted as a number")
 
 
 def _several(name: str, columns: Mapping[str, Column], predict: str | None) -> Targets:
     for head, column in columns.items():
-        if isinstance(column, Categories):
+        if not column.is_numeric:
             raise BadRequest(
                 f"--dataset {name!r}: column {shown(head)!r} holds words, and several targets must all be numbers"
             )
-    numbers = {head: column.values for head, column in columns.items() if isinstance(column, Numbers)}
-    ones = all(np.isin(values[~np.isnan(values)], (0, 1)).all() for values in numbers.values())
+    ones = all(np.isin(column.values[~column.missing], (0, 1)).all() for column in columns.values())
     if predict == "class" and not ones:
         raise BadRequest(f"--dataset {name!r}: predict=class with several targets needs columns of 0 and 1")
     names = listed(list(columns))
@@ -282,14 +269,14 @@ def _several(name: str, columns: Mapping[str, Column], predict: str | None) -> T
     return Targets("regression", columns, f"{names} are predicted as numbers")
 
 
-def as_classes(column: Numbers, values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Categories:
+def as_classes(column: Column, values: NDArray[np.float64]) -> Column:
     """Whole numbers as classes in the order of their size."""
     codes = np.searchsorted(values, column.values).astype(np.int32)
-    codes[np.isnan(column.values)] = -1
-    return Categories(codes, tuple(f"{value:.0f}" for value in values))
+    codes[column.missing] = -1
+    return Column(codes, tuple(f"{value:.0f}" for value in values))
 
 
-def _fraction(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+def _fraction(values: NDArray[np.float64]) -> float:
     return float(values[values != np.floor(values)][0])
 
 

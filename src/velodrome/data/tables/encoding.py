@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from velodrome.data.tables.columns import Categories, Column, Numbers, is_missing
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.tables.columns import Column, is_missing
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -26,28 +24,18 @@ _LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """A column of numbers, less `mean`, over `deviation`."""
+class ColumnEncoding:
+    """How one column is encoded.
+
+    `scale`: a number less `mean`, over `deviation`. `onehot`: a column of 0 and 1 for each category. `index`: the place
+    of the category, from 1 on.
+    """
 
     name: str
-    mean: float
-    deviation: float
-
-    def encode(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """(rows,) as float32; rounded once, after the division."""
-        return np.asarray(np.where(np.isnan(values), 0.0, (values - self.mean) / self.deviation), np.float32)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": "number", "mean": self.mean, "deviation": self.deviation}
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """A column of categories: a column of 0 and 1 for each (`onehot`), or the place of each, from 1 on (`index`)."""
-
-    name: str
-    categories: tuple[str, ...]
-    how: How
+    how: Literal["scale", "onehot", "index"]
+    mean: float = 0.0
+    deviation: float = 1.0
+    categories: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -57,7 +45,28 @@ class Indexed:
     def places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.categories)}
 
+    def encode(self, values: NDArray[Any]) -> NDArray[Any]:
+        """(rows, width) as float32, or as int64 for an index. Numbers are rounded once, after the division."""
+        if self.how == "scale":
+            scaled = np.where(np.isnan(values), 0.0, (values - self.mean) / self.deviation)
+            return np.asarray(scaled, np.float32)[:, None]
+        if self.how == "index":
+            return (values + 1).astype(np.int64)[:, None]
+        encoded = np.zeros((len(values), self.width), np.float32)
+        there = np.flatnonzero(values >= 0)
+        encoded[there, values[there]] = 1
+        return encoded
+
+    def read(self, cell: Any) -> Column:
+        """One cell of a new row as a column of one value; None and unknown categories count as missing."""
+        if self.how == "scale":
+            return Column(np.array([_number(self.name, cell)]))
+        text = "" if cell is None else str(cell).strip()
+        return Column(np.array([self.places.get(text, -1)], np.int32), self.categories)
+
     def as_json(self) -> dict[str, Any]:
+        if self.how == "scale":
+            return {"name": self.name, "kind": "number", "mean": self.mean, "deviation": self.deviation}
         return {"name": self.name, "kind": "category", "how": self.how, "categories": list(self.categories)}
 
 
@@ -65,61 +74,44 @@ class Indexed:
 class Encoding:
     """The features of a table in the order of the model's input, and its targets."""
 
-    features: tuple[Scaled | Indexed, ...]
+    features: tuple[ColumnEncoding, ...]
     #: A target of categories is a class by its place; one of numbers is scaled, with mean 0 and deviation 1 if not.
-    targets: tuple[Scaled | Indexed, ...]
+    targets: tuple[ColumnEncoding, ...]
 
-    @property
+    @cached_property
+    def indices(self) -> tuple[ColumnEncoding, ...]:
+        """The columns that become indices."""
+        return tuple(column for column in self.features if column.how == "index")
+
+    @cached_property
+    def _flat(self) -> tuple[ColumnEncoding, ...]:
+        return tuple(column for column in self.features if column.how != "index")
+
+    @cached_property
     def width(self) -> int:
         """Numbers of an encoded row, indices not counted."""
-        return sum(1 if isinstance(column, Scaled) else column.width for column in self._flat)
-
-    @property
-    def indices(self) -> tuple[Indexed, ...]:
-        """The columns that become indices."""
-        return tuple(column for column in self.features if isinstance(column, Indexed) and column.how == "index")
-
-    @property
-    def _flat(self) -> list[Scaled | Indexed]:
-        return [column for column in self.features if isinstance(column, Scaled) or column.how != "index"]
+        return sum(column.width for column in self._flat)
 
     def encode(self, columns: Mapping[str, Column]) -> dict[str, NDArray[Any]]:
         """Inputs by name: `features` (rows, width) as float32, `categories` (rows, columns) as int64."""
-        rows = len(next(iter(columns.values())))
         inputs: dict[str, NDArray[Any]] = {}
         if self._flat:
-            inputs[FEATURES] = encoded = np.zeros((rows, self.width), np.float32)
+            rows = len(next(iter(columns.values())))
+            inputs[FEATURES] = encoded = np.empty((rows, self.width), np.float32)
             first = 0
             for column in self._flat:
-                given = columns[column.name]
-                if isinstance(column, Scaled):
-                    assert isinstance(given, Numbers)
-                    encoded[:, first] = column.encode(given.values)
-                    first += 1
-                else:
-                    assert isinstance(given, Categories)
-                    there = np.flatnonzero(given.codes >= 0)
-                    encoded[there, first + given.codes[there]] = 1
-                    first += column.width
+                encoded[:, first : first + column.width] = column.encode(columns[column.name].values)
+                first += column.width
         if self.indices:
-            codes = [columns[column.name] for column in self.indices]
-            inputs[INDICES] = np.stack([code.codes for code in codes if isinstance(code, Categories)], 1) + np.int64(1)
+            indices = [column.encode(columns[column.name].values) for column in self.indices]
+            inputs[INDICES] = np.concatenate(indices, axis=1)
         return inputs
 
     def encode_targets(self, columns: Mapping[str, Column]) -> NDArray[Any]:
         """Classes (rows,) as int64, or numbers (rows, targets) as float32; none of them may be missing."""
-        first = self.targets[0]
-        if isinstance(first, Indexed):
-            given = columns[first.name]
-            assert isinstance(given, Categories)
-            return given.codes.astype(np.int64)
-        encoded = []
-        for column in self.targets:
-            numbers = columns[column.name]
-            assert isinstance(numbers, Numbers)
-            assert isinstance(column, Scaled)
-            encoded.append(column.encode(numbers.values))
-        return np.stack(encoded, 1)
+        if self.targets[0].how == "index":
+            return columns[self.targets[0].name].values.astype(np.int64)
+        return np.concatenate([column.encode(columns[column.name].values) for column in self.targets], axis=1)
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored with a model."""
@@ -150,18 +142,18 @@ class Encoding:
         return cls(*parts)
 
 
-def _column(fields: Any) -> Scaled | Indexed:
+def _column(fields: Any) -> ColumnEncoding:
     match fields:
         case {"kind": "number", "name": str(name), "mean": float() | int() as mean,
               "deviation": float() | int() as deviation}:
             if not (abs(mean) <= _LARGEST and 0 < deviation <= _LARGEST):
                 raise ValueError(f"the mean or the deviation of column {shown(name)!r} is no number that it can have")
-            return Scaled(name, mean, deviation)
+            return ColumnEncoding(name, "scale", mean, deviation)
         case {"kind": "category", "name": str(name), "how": "onehot" | "index" as how,
               "categories": list(names) | tuple(names)}:
             if not all(isinstance(category, str) for category in names):
                 raise ValueError(f"the categories of column {shown(name)!r} are not texts")
-            return Indexed(name, tuple(names), how)
+            return ColumnEncoding(name, how, categories=tuple(names))
     raise ValueError(f"a column is described by {shown(fields)}, which is neither of numbers nor of categories")
 
 
@@ -174,11 +166,12 @@ def fit(
     Categories come from all rows so that the width of the input does not depend on how the rows are divided.
     """
 
-    def fitted(name: str, how: How, scaled: bool) -> Scaled | Indexed:
+    def fitted(name: str, how: How, scaled: bool) -> ColumnEncoding:
         column = columns[name]
-        if isinstance(column, Categories):
-            return Indexed(name, column.names, how)
-        return _scaled(name, column.values[train]) if scaled else Scaled(name, 0.0, 1.0)
+        if not column.is_numeric:
+            return ColumnEncoding(name, how, categories=column.names)
+        mean, deviation = _moments(column.values[train]) if scaled else (0.0, 1.0)
+        return ColumnEncoding(name, "scale", mean, deviation)
 
     return Encoding(
         tuple(fitted(name, how, True) for name in features),
@@ -186,18 +179,18 @@ def fit(
     )
 
 
-def _scaled(name: str, values: NDArray[np.float64]) -> Scaled:
-    """A constant column has deviation 1: it is 0 in every training row."""
+def _moments(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and deviation. A constant column has deviation 1: it is 0 in every training row."""
     there = values[~np.isnan(values)]
     if not len(there):
-        return Scaled(name, 0.0, 1.0)
+        return 0.0, 1.0
     if (there == there[0]).all():
-        return Scaled(name, float(there[0]), 1.0)
+        return float(there[0]), 1.0
     # The squares of huge numbers would overflow.
     largest = float(np.abs(there).max())
     scale = 1.0 if largest < 1e150 else largest
     scaled = there / scale
-    return Scaled(name, float(scaled.mean()) * scale, (float(scaled.std()) or 1.0) * scale)
+    return float(scaled.mean()) * scale, (float(scaled.std()) or 1.0) * scale
 
 
 def encode_row(encoding: Encoding | Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -207,16 +200,7 @@ def encode_row(encoding: Encoding | Mapping[str, Any], row: Mapping[str, Any]) -
     does None.
     """
     known = encoding if isinstance(encoding, Encoding) else Encoding.from_json(encoding)
-    columns: dict[str, Column] = {}
-    for column in known.features:
-        cell = row.get(column.name)
-        if isinstance(column, Scaled):
-            columns[column.name] = Numbers(np.array([_number(column.name, cell)]))
-        else:
-            text = "" if cell is None else str(cell).strip()
-            code = column.places.get(text, -1)
-            columns[column.name] = Categories(np.array([code], np.int32), column.categories)
-    return known.encode(columns)
+    return known.encode({column.name: column.read(row.get(column.name)) for column in known.features})
 
 
 def _number(name: str, cell: Any) -> float:

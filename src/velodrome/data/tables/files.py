@@ -14,17 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from velodrome import files
 from velodrome.data import delimited
 from velodrome.data.base import Faults
 from velodrome.data.delimited import TextTable
+from velodrome.data.lazy_numpy import np
 from velodrome.data.split import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
 from velodrome.data.tables.encoding import How
 from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.machine import process_memory
+from velodrome.printable import bytes_text, shown
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,30 @@ def _chosen(name: str, options: Mapping[str, str], option: str, words: tuple[str
     return word
 
 
+#: Bytes of memory for a cell while a Parquet file is read: as a number, and in the array that is stored.
+_EACH = 24
+
+
+def read_table(
+    name: str, path: Path, request: Request, faults: Faults, progress: Callable[[float], None]
+) -> Table:
+    """The columns that are asked for; rows that cannot be used are faults and left out."""
+    named = (*request.categorical, *((request.part,) if request.part else ()))
+    if path.suffix.lower() in (".parquet", ".pq"):
+        needed, free = rows_of(path) * len(request.wanted) * _EACH, process_memory()
+        if needed > free:
+            raise BadRequest(
+                f"data set {name!r} takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+                "name fewer columns with &features=, or take a part of the rows"
+            )
+        table = read_parquet(path, request.wanted, named, faults, progress)
+    else:
+        table = read_csv(path, request.wanted, named, faults, progress)
+    if not len(table):
+        raise BadRequest(f"data set {name!r} has no rows that can be used{faults.because}")
+    return table
+
+
 #: Rows that are transposed at a time.
 _CSV_ROWS = 4_096
 
@@ -152,10 +176,8 @@ def read_csv(
     empty = [name for name in wanted if tallies[name].empty]
     if len(empty) < len(wanted):  # otherwise there is no row at all
         _refuse_empty(path, empty)
-    builders = {
-        name: NumberBuilder(name, faults) if tallies[name].numeric and name not in categorical
-        else CategoryBuilder(name, faults) for name in wanted
-    }
+    numeric = [name for name in wanted if tallies[name].numeric and name not in categorical]
+    builders = {name: (NumberBuilder if name in numeric else CategoryBuilder)(name, faults) for name in wanted}
     lines: list[int] = []
     for numbers, cells in _pieces(text, wanted, faults, lambda share: progress((1 + share) / 2)):
         lines += numbers
@@ -228,20 +250,15 @@ def read_parquet(
 ) -> Table:
     """The wanted columns; rows that cannot be used are faults and left out. `categorical` ones are never numbers."""
     with _opened(path) as file:
-        kinds = {name: _kind(path, name, file.schema_arrow.field(name).type) for name in wanted}
-        builders = {
-            name: NumberBuilder(name, faults) if kinds[name] == "number" and name not in categorical
-            else CategoryBuilder(name, faults) for name in wanted
-        }
+        numeric = [name for name in wanted if _is_number(path, name, file.schema_arrow.field(name).type)
+                   and name not in categorical]
+        builders = {name: (NumberBuilder if name in numeric else CategoryBuilder)(name, faults) for name in wanted}
+        convert: dict[str, Callable[[Any], Any]] = {name: _numbers if name in numeric else _words for name in wanted}
         done, total = 0, max(1, file.metadata.num_rows)
         for batch in file.iter_batches(_PARQUET_ROWS, columns=list(wanted)):
             places = [f"row {done + row + 1}" for row in range(batch.num_rows)]
             for name, builder in builders.items():
-                column = batch.column(batch.schema.get_field_index(name))
-                if isinstance(builder, NumberBuilder):
-                    builder.take_numbers(_numbers(column), places)
-                else:
-                    builder.take(_words(column), places)
+                builder.take_typed(convert[name](batch.column(batch.schema.get_field_index(name))), places)
             done += batch.num_rows
             progress(done / total)
     built = {name: builder.column() for name, builder in builders.items()}
@@ -253,16 +270,16 @@ def read_parquet(
     return table.rows(sound)
 
 
-def _kind(path: Path, name: str, kind: Any) -> str:
-    """`number` or `category`; other types are refused."""
+def _is_number(path: Path, name: str, kind: Any) -> bool:
+    """Whether a column of this type holds numbers and not categories; other types are refused."""
     from pyarrow import types
 
     while types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "number"
+        return True
     if types.is_string(kind) or types.is_large_string(kind) or types.is_boolean(kind) or types.is_null(kind):
-        return "category"
+        return False
     raise BadRequest(
         f"{str(path)!r}: column {shown(name)!r} holds {shown(kind)}, and features are numbers, texts or truth values: "
         f"leave it out with &ignore={name}, or convert it"

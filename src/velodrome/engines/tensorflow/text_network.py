@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome import files
-from velodrome.data.text import Text
+from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.job.job import Job

@@ -18,8 +18,15 @@ from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
 from velodrome.data.pixels import PixelTransform
 from velodrome.job.job import Job
 from velodrome.tasks.counts import Batch
-from velodrome.tasks.prefetch import Prefetch
-from velodrome.tasks.schedule import Indices, Schedule, TextSchedule, Words, evaluation_indices, evaluation_rows
+from velodrome.tasks.schedule import (
+    Indices,
+    Prefetch,
+    Schedule,
+    TextSchedule,
+    Words,
+    evaluation_indices,
+    evaluation_rows,
+)
 
 #: Examples that are evaluated at a time.
 EVALUATION_BATCH = 512

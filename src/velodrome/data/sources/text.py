@@ -6,22 +6,31 @@ Files named train, validation and test are these parts; otherwise the lines are 
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome.data import cache
 from velodrome.data.base import BadData, Faults, Progress, refuse
-from velodrome.data.own.names import check_exists, check_options, follows_links, split_options
-from velodrome.data.source import CachedSource, Description, notes_of
+from velodrome.data.examples import Text
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.source import (
+    CachedSource,
+    Description,
+    check_exists,
+    check_options,
+    follows_links,
+    notes_of,
+    split_options,
+)
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
-
-if TYPE_CHECKING:
-    from velodrome.data.text import Text
 
 #: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000
@@ -73,7 +82,7 @@ class TextFolder(CachedSource):
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
         lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
-            why = f": {'; '.join(map(str, _faults_of(lost).found()))}" if lost else ""
+            why = f": {'; '.join(map(str, _faults_of(lost).all()))}" if lost else ""
             raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
         return tree, files, lost
 
@@ -82,31 +91,24 @@ class TextFolder(CachedSource):
         return cache.key_of(("text", VOCABULARY, *lost), ((file.name, file.bytes, file.stamp) for file in files))
 
     def describe(self, validation: float) -> Description:
-        kept = self.kept()
-        sizes = kept.about["sizes"] if kept else (None, None, None)
-        return Description(
-            name=self.name, title="your own text", licence="your own", homepage="", kind="text",
-            train=sizes[0], validation=sizes[1], test=sizes[2], input_shape=None,
-            classes=len(kept.about["vocabulary"]) if kept else None, bytes=sum(file.bytes for file in self._files()[1]),
-            notes=notes_of(kept.about) if kept else (),
-        )
+        size = sum(file.bytes for file in self._files()[1])
+        about = Description(name=self.name, title="your own text", kind="text", bytes=size)
+        if (kept := self.kept()) is None:
+            return about
+        train, validated, test = kept.about["sizes"]
+        return replace(about, train=train, validation=validated, test=test, classes=len(kept.about["vocabulary"]),
+                       notes=notes_of(kept.about))
 
     def load_text(self) -> Text:
-        from velodrome.data.text import Text
-
         kept = self.decoded()
         train, validation, test = (kept.array(part) for part in _PARTS)
         return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=notes_of(kept.about))
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        import numpy as np
-
-        from velodrome.data.text import numbered, vocabulary_of
-
         notes = list[str]()
         lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
-            refuse(self.name, faults.found())  # nothing is kept that a repair which changes no file would not renew
+            refuse(self.name, faults.all())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
             raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
@@ -120,7 +122,7 @@ class TextFolder(CachedSource):
     def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
         tree, files, lost = self._files()
-        faults.take(_faults_of(lost).found())
+        faults.take(_faults_of(lost).all())
         total, done = sum(file.bytes for file in files), 0
         if total * _SWELL > (free := process_memory()):
             raise BadRequest(
@@ -199,3 +201,41 @@ def _cut(lines_of: dict[int, list[list[str]]]) -> None:
 
 
 SCHEMES = {"text": _source}
+
+
+EOS, UNKNOWN = "<eos>", "<unk>"
+
+
+
+
+def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:
+    """`<eos>`, `<unk>` and the words, the most frequent first and equally frequent ones by the alphabet.
+
+    With `most`, only so many words in addition to these two are kept.
+    """
+    ends = 0
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+        ends += 1
+    counts[EOS] += ends
+    unknown = counts.pop(UNKNOWN, 0)
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if most is not None:
+        words = [EOS, *[word for word in words if word != EOS][:most]]
+        unknown = max(unknown, 1)
+    if unknown:
+        counts[UNKNOWN] = unknown
+        words = sorted({*words, UNKNOWN}, key=lambda word: (-counts[word], word))
+    return words
+
+
+def numbered(lines: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> NDArray[np.int32]:
+    """Lines as numbers of words in the vocabulary, each ended by `<eos>`; a word it lacks becomes `<unk>`."""
+    places = {word: place for place, word in enumerate(vocabulary)}
+    end, unknown = places[EOS], places.get(UNKNOWN, -1)
+    rows = chain.from_iterable(chain((places.get(word, unknown) for word in line), (end,)) for line in lines)
+    numbers = np.fromiter(rows, np.int32)
+    if (numbers < 0).any():
+        raise ValueError("a word is neither in the vocabulary nor is there a place for unknown ones")
+    return numbers

@@ -1,7 +1,10 @@
-"""How the user's own data and code are named: a path with options after a `?`, or `module:function`.
+"""Functions of the user's: how `module:function` is found and imported, and functions that change training examples.
 
 A module is looked for in the current folder and on PYTHONPATH. Functions of Python's standard library are refused where
 the user's own one is expected: `os:system` is a mistake.
+
+A transform `module:function(example, rng)` augments. Its generator is seeded by seed, epoch and number of the example:
+what is seen does not depend on who trains on it.
 """
 
 from __future__ import annotations
@@ -11,78 +14,18 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import Any, TypeAlias
 
-from velodrome import files
-from velodrome.data.base import BadData
-from velodrome.data.source import Source
-from velodrome.errors import BadRequest
-
-
-@dataclass(frozen=True)
-class PathFormat:
-    """A kind of data that `path:` may name."""
-
-    #: Whether a file or folder, with these options, is of this kind.
-    takes: Callable[[Path, Mapping[str, str]], bool]
-    #: Names of the options that it has.
-    options: tuple[str, ...]
-    #: The data set of a name, at a path, with these options.
-    source: Callable[[str, Path, Mapping[str, str], BadData], Source]
-
-
-def check_exists(name: str, path: Path) -> None:
-    """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
-    try:
-        if not path.is_dir():
-            files.check_regular(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
-    except OSError as error:
-        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
-
-
-def expanded(path: str) -> Path:
-    """A path with `~` expanded; that of an unknown user stays as it is, and is not found."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
-
-
-def split_options(rest: str) -> tuple[Path, dict[str, str]]:
-    """The path before a `?`, and the options after it; a `?` that belongs to the path's name stays there."""
-    whole = expanded(rest)
-    if "?" not in rest or os.path.lexists(whole):
-        return whole, {}
-    before, _, after = rest.rpartition("?")
-    try:
-        return expanded(before), dict(parse_qsl(after, keep_blank_values=True, strict_parsing=True))
-    except ValueError:
-        raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
-
-
-def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Refuse options that this kind of data does not have."""
-    for option in options:
-        if option not in known:
-            choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
-            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
-
-
-def follows_links(name: str, options: Mapping[str, str]) -> bool:
-    """Whether links that lead out of the folder are followed."""
-    if options.get("links", "follow") != "follow":
-        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
-    return "links" in options
+from velodrome.data.examples import DerivedPart, ExampleSet, Named
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
 
 def _is_standard(module: str) -> bool:
@@ -194,3 +137,87 @@ def users_function(option: str, name: str, arguments: int = 0) -> Callable[..., 
         function = name.partition(":")[2]
         raise BadRequest(f"{option} {name!r}: {function!r} is called {how}: {error}") from None
     return called
+
+
+Transform: TypeAlias = "Callable[[dict[str, Any], np.random.Generator], Any]"
+#: Threads of a process that transform examples; numpy works on several at once, plain Python does not.
+_MOST_THREADS = 4
+
+
+def rng_of(key: tuple[int, ...], epoch: int, index: int) -> np.random.Generator:
+    """The generator of one example in one epoch."""
+    return np.random.Generator(np.random.PCG64([*key, epoch, index]))
+
+
+@dataclass(frozen=True)
+class TransformedPart(DerivedPart):
+    """Examples that are changed when they are asked for in training; in an evaluation they are as they were."""
+
+    name: str = ""
+    function: Transform = lambda example, rng: example
+    key: tuple[int, ...] = ()
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        return ThreadPoolExecutor(count, thread_name_prefix="transform")
+
+    def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
+        inputs, targets = self.part.gather(indices, epoch)
+        if epoch == 0:
+            return inputs, targets
+        every = {**inputs, **targets}
+
+        def change(rows: range) -> None:
+            for row in rows:
+                example = {column: array[row] for column, array in every.items()}
+                self._change(example, every, row, int(indices[row]), epoch)
+
+        pool = self._threads
+        pieces = [range(first, len(indices), pool._max_workers) for first in range(pool._max_workers)]
+        for done in [pool.submit(change, piece) for piece in pieces]:
+            done.result()
+        return inputs, targets
+
+    def _change(
+        self, example: dict[str, Any], every: dict[str, NDArray[Any]], row: int, index: int, epoch: int
+    ) -> None:
+        """Pass one example to the function and put what it returns in its place."""
+        try:
+            changed = self.function(example, rng_of(self.key, epoch, index))
+        except VelodromeError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"--transform {self.name!r} failed on example {index} in epoch {epoch}: {raised(error)}"
+            ) from error
+        changed = example if changed is None else changed
+        if not isinstance(changed, dict) or changed.keys() != every.keys():
+            what = f"a dictionary of {', '.join(map(str, changed))}" if isinstance(changed, dict) else (
+                type(changed).__name__
+            )
+            raise RunFailed(
+                f"--transform {self.name!r} returned {what}, and must return the example, a dictionary of "
+                f"{', '.join(every)}"
+            )
+        for column, array in every.items():
+            value = np.asarray(changed[column])
+            if value.shape != array.shape[1:]:
+                raise RunFailed(
+                    f"--transform {self.name!r} returned {column!r} of shape {value.shape} for example {index}, and it "
+                    f"must stay {array.shape[1:]}"
+                )
+            if not np.can_cast(value.dtype, array.dtype, "same_kind"):
+                raise RunFailed(
+                    f"--transform {self.name!r} returned {column!r} as {value.dtype}, and it must stay {array.dtype}: "
+                    "convert it with astype()"
+                )
+            array[row] = value
+
+
+def with_transform(name: str, data: ExampleSet, key: tuple[int, ...]) -> ExampleSet:
+    """The data with the user's transform of its training examples; `key` seeds it, with epoch and number."""
+    function: Transform = users_function("--transform", name, 2)
+    # The arrays as they were stay at hand, for statistics of the training part.
+    part = TransformedPart(data.train.inputs, data.train.targets, data.train, name, function, key)
+    return replace(data, train=part, kind="arrays")

@@ -15,17 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
+from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, divide, large_enough, sizes_of, unused_validation
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    divide,
+    fingerprints_of_files,
+    large_enough,
+    sizes_of,
+    unused_validation,
+    with_split_warnings,
+)
 from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from velodrome.data.examples import ExamplePart, ExampleSet
-    from velodrome.data.images.decode import Look
+    from velodrome.data.pictures import Look
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -74,9 +82,6 @@ class CachedImageSet(CachedSource):
         return self._loaded(seed, validation, _mapped_part)
 
     def _loaded(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
-        from velodrome.data.examples import image_set
-        from velodrome.data.split_warnings import with_split_warnings
-
         kept = self.decoded()
         names = ("images", "labels", "parts", "rows", "fingerprints")
         images, labels, parts, rows, prints = (kept.array(name) for name in names)
@@ -103,10 +108,6 @@ class CachedImageSet(CachedSource):
 def _part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> ExamplePart:
-    import numpy as np
-
-    from velodrome.data.examples import image_part
-
     where = rows[chosen]
     # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
     together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
@@ -140,10 +141,6 @@ class ChosenRows:
 def _mapped_part(
     images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> ExamplePart:
-    import numpy as np
-
-    from velodrome.data.examples import image_part
-
     some = ChosenRows(images, rows[chosen])
     return image_part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
@@ -157,10 +154,6 @@ def write_arrays(
 
     Classes with too few training examples are a fault; what there is of them elsewhere is left out.
     """
-    import numpy as np
-
-    from velodrome.data.split_warnings import fingerprints_of_files
-
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
     trained = large_enough(label, part, class_names, faults)
     kept = trained[label]
@@ -228,14 +221,13 @@ class PhotoSet(CachedImageSet):
         )
 
     def count(self) -> Counted:
-        from velodrome.data.images.decode import Look, look_at_all
+        from velodrome.data.pictures import look_at_all
 
         listing = self.lister()
         step = max(1, len(listing.files) // _SAMPLE)
         chosen = self.size and self.channels
-        looks = [] if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)
-        seen = [look for look in looks if isinstance(look, Look)]
-        shape = self._form(seen) if seen or chosen else None
+        looks = {} if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)[0]
+        shape = self._form(looks.values()) if looks or chosen else None
         sizes = Counter(listing.parts)
         return Counted(
             (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
@@ -243,9 +235,7 @@ class PhotoSet(CachedImageSet):
         )
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        import numpy as np
-
-        from velodrome.data.images.decode import decode_all
+        from velodrome.data.pictures import decode_all
 
         listing = self.lister()
         faults.take(listing.faults)
@@ -285,21 +275,17 @@ class PhotoSet(CachedImageSet):
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
     ) -> tuple[list[int], tuple[int, int, int]]:
         """Places of the files worth decoding, and the shape all shall have."""
-        from velodrome.data.images.decode import Look, look_at_all
+        from velodrome.data.pictures import look_at_all
 
         if self.size and self.channels:
             return list(range(len(listing.files))), self._form(())
-        looks = look_at_all(listing.tree, listing.files, advance)
-        seen: dict[int, Look] = {}
-        for place, header in enumerate(looks):
-            if isinstance(header, Look):
-                seen[place] = header
-            else:
-                faults.add("images that cannot be read", listing.files[place].name, header)
-        if not seen:
+        looks, failed = look_at_all(listing.tree, listing.files, advance)
+        for place, reason in failed.items():
+            faults.add("images that cannot be read", listing.files[place].name, reason)
+        if not looks:
             raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
-        height, width, channels = self._form(seen.values())
-        for place, header in seen.items():
+        height, width, channels = self._form(looks.values())
+        for place, header in looks.items():
             name = listing.files[place].name
             if not self.size and (header.height, header.width) != (height, width):
                 faults.add(
@@ -311,7 +297,7 @@ class PhotoSet(CachedImageSet):
                     "grey images among colour ones (add ?channels=3 to the name to ask for colour)", name,
                     remedy="turned into colour",
                 )
-        return list(seen), (height, width, channels)
+        return list(looks), (height, width, channels)
 
     def _form(self, looks: Collection[Look]) -> tuple[int, int, int]:
         """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has

@@ -9,12 +9,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from velodrome.data.examples import INPUT, TARGET
-from velodrome.data.images.arrays import NAMES, PARTS, RowArray, row_array
+from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.pixels import HeldArray, RowArray
+from velodrome.data.split import TEST, TRAIN, VALIDATION
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
+
+PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
+
+
+NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """The value as an array; ValueError if its rows differ in length, where numpy before 1.24 only warns."""
+    array: NDArray[Any] = np.asarray(value)
+    if array.dtype.kind == "O" and any(isinstance(item, list | tuple | np.ndarray) for item in array.flat):
+        raise ValueError("rows of different lengths")
+    return array
+
+
+def row_array(name: str, key: str, value: Any) -> RowArray:
+    """An array that is read from front to back; a single value and rows of different shapes are refused."""
+    if hasattr(value, "windows"):
+        array: RowArray = value
+    else:
+        try:
+            array = HeldArray(as_array(value))
+        except ValueError:
+            raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
+    if not array.shape:
+        raise BadRequest(
+            f"data set {name!r}: {key} is the single value {shown(array.whole())!r}, and an array is needed"
+        )
+    return array
 
 
 @dataclass(frozen=True)
