@@ -46,7 +46,7 @@ servers: $(READY)
 test: lint servers
 	$(PYTEST) -m "not slow and not samples"
 
-# The samples of every page of the documentation; those of the README and the tutorial are part of `make test`.
+# The samples of every page of the documentation; those of the README are part of `make test`.
 samples: servers
 	$(PYTEST) -m "samples and not slow" tests/docs
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,7 +53,7 @@ class Row:
         if self.engine.framework is not None:
             found += ["--framework", self.engine.framework]
         if self.strategy.consistencies:
-            found += ["--consistency", self.strategy.consistency]
+            found += ["--consistency", str(self.strategy.consistency)]
         return [*found, "--workers", str(self.workers)]
 
     @property
@@ -69,7 +69,7 @@ class Row:
 
 def rows() -> list[Row]:
     return [
-        Row(engine, strategy if chosen == strategy.consistency else strategy.with_consistency(chosen))
+        Row(engine, replace(strategy, consistency=chosen))
         for engine in all_forms() for strategy in engine.strategies
         for chosen in strategy.consistencies or (strategy.consistency,)
     ]
@@ -175,8 +175,8 @@ def matrix_section() -> str:
             ends_in(kinds), throughput_in(kinds.get("throughput")), memory_in(kinds.get("size")),
             bytes_in(kinds.get("size")),
         ]
-        lines.append(_line([f"`{row.name}`", roles_of(row), row.strategy.consistency, divided_in(row), whose(row),
-                            *measured, row.engine.upstream]))
+        lines.append(_line([f"`{row.name}`", roles_of(row), str(row.strategy.consistency), divided_in(row),
+                            whose(row), *measured, row.engine.upstream]))
         if kinds.get("throughput", {}).get("ratio", BAR) < BAR:
             below.append(f"`{row.name}`")
         ends += [_line([f"`{row.name}`", _DONE_TO[kind], f"{kinds[kind]['seconds']:g} s",

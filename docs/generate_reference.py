@@ -20,7 +20,7 @@ from reference_words import FOLDER
 
 from velodrome.catalog.base import Engine
 from velodrome.catalog.models import MODELS
-from velodrome.catalog.registry import all_forms
+from velodrome.catalog.registry import all_forms, options_of
 from velodrome.cli.main import COMMANDS, loaded
 from velodrome.clusters.registry import launchers
 from velodrome.events.fields import SCHEMA_VERSION
@@ -28,7 +28,7 @@ from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
 from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult
-from velodrome.job.job import GROUPS, Job
+from velodrome.job.job import flag, job_fields, job_groups
 from velodrome.job.names import abbreviations
 from velodrome.job.race import Race
 
@@ -69,13 +69,13 @@ def spelling(parameter: inspect.Parameter) -> list[str]:
 
 def takes_jobs(callback: Any) -> bool:
     """Whether a command has every field of a job as an option; a few of them with the same name are its own."""
-    return Job.model_fields.keys() <= inspect.signature(callback).parameters.keys()
+    return job_fields().keys() <= inspect.signature(callback).parameters.keys()
 
 
 def option_rows(callback: Any) -> list[list[str]]:
     """A command's own options; those of a job have a page to themselves."""
     rows = []
-    elsewhere = Job.model_fields if takes_jobs(callback) else {}
+    elsewhere = job_fields() if takes_jobs(callback) else {}
     for parameter in inspect.signature(callback, eval_str=True).parameters.values():
         if get_origin(parameter.annotation) is not Annotated or parameter.name in elsewhere:
             continue
@@ -117,9 +117,9 @@ def commands_page() -> str:
 def job_page() -> str:
     options = {name: spelling(parameter)[0] for name, parameter in _job_parameters().items()}
     rows = []
-    for group, names in GROUPS.items():
+    for group, names in job_groups().items():
         for place, name in enumerate(names):
-            field = Job.model_fields[name]
+            field = job_fields()[name]
             default = "" if field.default is None else "{}" if name == "model_args" else _default(field)
             rows.append([
                 "" if place else group.lower(), f"`{name}`", f"`{options[name]}`", default, field.description or "",
@@ -147,7 +147,7 @@ def job_page() -> str:
 def _job_parameters() -> dict[str, inspect.Parameter]:
     train = dict(commands())["velodrome train"]
     parameters = inspect.signature(train, eval_str=True).parameters
-    return {name: parameter for name, parameter in parameters.items() if name in Job.model_fields}
+    return {name: parameter for name, parameter in parameters.items() if name in job_fields()}
 
 
 # Engines
@@ -179,8 +179,9 @@ def engines_page() -> str:
             needs = "; ".join([*(f"`{need.install}`" for need in strategy.needs), *filter(None, [strategy.hardware])])
             roles = "one process" if strategy.one_process else ", ".join(strategy.roles)
             kind = "synchronous" if strategy.synchronous else "asynchronous"
-            options = ", ".join(f"`--{name.replace('_', '-')}`" for name in strategy.options)
-            rows.append([f"`{strategy.name}`", strategy.description, kind, strategy.consistency, roles, options, needs])
+            options = ", ".join(f"`{flag(option.name)}`" for option in options_of(engine, strategy))
+            rows.append([f"`{strategy.name}`", strategy.description, kind, str(strategy.consistency), roles, options,
+                         needs])
         headings = ["strategy", "what it does", "kind", "consistency", "roles", "options of its own", "needs"]
         named = engine.name if engine.framework is None else f"{engine.name} --framework {engine.framework}"
         parts += [f"## `{named}`\n\n{engine.description}. Install: `{install}`.\n", table(headings, rows)]

@@ -88,7 +88,7 @@ def test_a_run_can_be_resumed_elsewhere(
     asked: list[str] = []
     monkeypatch.setattr(
         "velodrome.api.train.execute.resume", lambda name, **words: asked.append(words["launcher"].name) or {})
-    monkeypatch.setattr("velodrome.cli.console.print_summary", lambda result: None)
+    monkeypatch.setattr("velodrome.cli.run_output.print_summary", lambda result: None)
     done = velodrome("resume", "lost", "--runs", runs)
     assert (done.code, "--on 'gone': no such launcher" in done.text) == (2, True)
     done = velodrome("resume", "lost", "--runs", runs, "--on", "local")

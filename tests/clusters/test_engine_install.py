@@ -131,7 +131,7 @@ def test_everything_that_a_training_process_imports_must_be_intact(
 
 @pytest.mark.integration
 def test_a_file_of_the_training_side_that_is_imported_later_must_be_intact(packages: Path) -> None:
-    (packages / "velodrome" / "worker" / "onnx_export.py").unlink()
+    (packages / "velodrome" / "worker" / "actions.py").unlink()
     assert install_engine("mxnet")["changed"] is True
 
 

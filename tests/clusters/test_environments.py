@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from velodrome.catalog.base import Engine, Need, Probe, Strategy
+from velodrome.catalog.exchange import NONE
 from velodrome.catalog.registry import engine
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 
-SINGLE = Strategy("single", "alone", synchronous=True, consistency="none")
-SUMMED = Strategy("allreduce", "summed", synchronous=True, consistency="bsp", needs=(Need("mpi4py", "pip install b"),))
+SINGLE = Strategy("single", "alone", consistency=NONE)
+SUMMED = Strategy("allreduce", "summed", needs=(Need("mpi4py", "pip install b"),))
 ENGINE = Engine("odd", "odd", (SINGLE, SUMMED), worker="", memory_bytes=0, needs=(Need("oddnet", "pip install a"),))
 
 

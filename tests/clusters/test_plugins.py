@@ -43,6 +43,37 @@ def test_a_launcher_and_an_engine_of_another_package_take_part_in_a_race(runs: P
     assert all(result["cluster"] == {"level": 7} for result in results if result["launcher"] == "polite")
 
 
+def _shone(run: Path) -> list[str]:
+    """What the engine of the other package reported in a run."""
+    events = map(json.loads, (run / "events.jsonl").read_text().splitlines())
+    return [event["message"] for event in events if event["kind"] == "warning" and "shines" in event["message"]]
+
+
+@pytest.mark.integration
+def test_an_option_of_its_engine_works_wherever_ours_do(tmp_path: Path) -> None:
+    runs, job = tmp_path / "runs", tmp_path / "job.yaml"
+    usual = ("--strategy", "single", "--epochs", 1, "--runs", runs)
+    # on the command line
+    assert "for lantern: how brightly it shines" in " ".join(command("train", "--help")[0].lower().split())
+    command("train", "--engine", "lantern", "--shine", 5, "--name", "typed", *usual)
+    assert _shone(runs / "typed") == ["shines at 5"]
+    assert "--shine 10: must be less than or equal to 9" in command(
+        "train", "--engine", "lantern", "--shine", 10, *usual, code=2)[1]
+    assert "--shine 5: strategy torch/single does not support this option (lantern/single, " in command(
+        "train", "--engine", "torch", "--shine", 5, *usual, code=2)[1].replace(" and ", ", ")
+    # in a file, in which it is written only where it is set
+    job.write_text("engine: lantern\nshine: 7\n")
+    command("train", job, "--name", "read", *usual)
+    assert _shone(runs / "read") == ["shines at 7"]
+    assert "shine: 7" in (runs / "read" / "job.yaml").read_text()
+    command("train", "--engine", "torch", "--name", "without", *usual)
+    assert "shine" not in (runs / "without" / "job.yaml").read_text()
+    # as what varies in a race
+    command("race", "--engine", "lantern", "--vary", "shine=2,4", "--repeat", 1, "--name", "varied", *usual)
+    shone = {text for run in (runs / "varied").glob("*/result.json") for text in _shone(run.parent)}
+    assert shone == {"shines at 2", "shines at 4"}
+
+
 @pytest.mark.integration
 def test_its_options_are_checked_and_a_package_that_cannot_be_loaded_hides_nothing(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(command("clusters", "list", "--json")[0])}

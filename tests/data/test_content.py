@@ -77,7 +77,7 @@ def test_numbers_to_predict_belong_to_the_content(tmp_path: Path, make: object) 
 @pytest.mark.parametrize("name", ["digits", "diabetes", "breast-cancer"])
 def test_data_sets_of_the_catalogue_have_one_for_every_seed(name: str) -> None:
     assert identity(name)["fingerprint"] == identity(name, seed=5)["fingerprint"]
-    assert not catalogue.from_function(name)
+    assert not catalogue.data_set(name).from_function
 
 
 def test_a_text_is_known_by_its_words(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_data_of_an_added_kind_is_kept_checked_and_loaded(package, tmp_path, nam
     (array,) = [Path(checked.file) for checked in catalogue.verify(name)]
     array.write_bytes(b"x" * array.stat().st_size)
     assert [checked.state for checked in catalogue.verify(name)] == ["damaged"]
-    catalogue.forget_damaged(name)
+    catalogue.data_set(name).forget_damaged()
     assert not catalogue.is_here(name)
 
 

@@ -97,12 +97,12 @@ def test_what_is_damaged_where_it_was_written_is_not_asked_for_again_and_again(a
 def test_verify_finds_what_is_damaged_in_the_cache_and_prepare_repairs_it(away, tmp_path, what):
     name = "shards:x"
     catalogue.prepare(name)
-    catalogue.load_files(name, [0, 2], validation=0.1)
+    catalogue.data_set(name).load_files([0, 2], 0.1)
     assert {checked.state for checked in catalogue.verify(name)} == {"ok"}
     victim = fetched()[0] if what == "fetched" else next((cache.folder() / "decoded").glob("*/*/images.npy"))
     spoil(victim)
     assert [checked.file for checked in catalogue.verify(name) if checked.state != "ok"] == [str(victim)]
-    catalogue.forget_damaged(name)
+    catalogue.data_set(name).forget_damaged()
     catalogue.prepare(name)
     assert {checked.state for checked in catalogue.verify(name)} == {"ok"}
     assert np.array_equal(catalogue.load(name, seed=1, validation=0.1).train.images, SPLITS.train.images)

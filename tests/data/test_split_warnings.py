@@ -114,7 +114,7 @@ def test_shards_remember_what_was_found_when_they_were_written(tmp_path, velodro
     for files in (None, [1]):
         notes = (
             load(f"shards:{tmp_path / 'shards'}") if files is None
-            else catalogue.load_files(f"shards:{tmp_path / 'shards'}", files, validation=0.1)
+            else catalogue.data_set(f"shards:{tmp_path / 'shards'}").load_files(files, 0.1)
         ).notes
         assert [note.split(":")[0] for note in notes] == [
             "3 of 9 test images are also in the training set, pixel by pixel",

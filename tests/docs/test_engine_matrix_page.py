@@ -12,6 +12,7 @@ from samples import ROOT
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, Implementation, Strategy
+from velodrome.catalog.exchange import BSP, NONE
 
 sys.path.insert(0, str(ROOT / "docs"))
 import engine_matrix
@@ -40,9 +41,9 @@ def test_every_strategy_and_consistency_of_every_engine_has_one_row() -> None:
 
 
 def test_a_new_engine_gets_its_rows_from_the_registry(monkeypatch: pytest.MonkeyPatch, records: Path) -> None:
-    alone = Strategy("single", "one", synchronous=True, consistency="none", max_workers=1,
+    alone = Strategy("single", "one", consistency=NONE, max_workers=1,
                      implementation=Implementation(framework=("its loop",)))
-    divided = replace(alone, name="parts", consistency="bsp", max_workers=None, roles=("server", "worker"),
+    divided = replace(alone, name="parts", consistency=BSP, max_workers=None, roles=("server", "worker"),
                       shards=("weights",),
                       implementation=Implementation(own=("sums",), framework=("its loop", "rings")))
     gathered = replace(divided, name="gathered", shards=(), exchange="gather-and-scatter")

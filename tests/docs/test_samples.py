@@ -27,7 +27,7 @@ from reference_words import FOLDER
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 #: Pages whose samples every test run tries; those of the others run with `make samples`.
-FIRST_PAGES = ("README", "tutorial")
+FIRST_PAGES = ("README",)
 CONTRIBUTOR_PAGES = sorted(set((ROOT / "docs").rglob("*.md")) - set(USER_PAGES))
 LIMIT = 400
 SLOW_LIMIT = 1200

@@ -135,6 +135,7 @@ def test_a_script_of_ones_own_ends_in_a_decision(velodrome, here: Path, runs: Pa
     assert asked.out.startswith("Verdict: use workers=4: it was "), asked.text
 
 
+@pytest.mark.slow
 def test_a_keras_model_and_a_folder_of_pictures_end_in_a_decision(
     velodrome, here: Path, runs: Path, beside_load: None
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_keras_model_and_a_folder_of_pictures_end_in_a_decision(
     assert "as fast as tensorflow/multi-worker-mirrored with 2 workers" in why
 
 
+@pytest.mark.slow
 def test_a_long_training_ends_in_a_decision_within_its_budget(
     velodrome, here: Path, runs: Path, beside_load: None
 ) -> None:
@@ -162,6 +164,7 @@ def test_a_long_training_ends_in_a_decision_within_its_budget(
     assert "times as fast as torch/single with 1 worker" in why
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(browser.unavailable()), reason=browser.unavailable() or "there is a browser")
 def test_a_race_that_is_watched_in_a_browser_ends_in_a_decision(
     velodrome, here: Path, runs: Path, beside_load: None

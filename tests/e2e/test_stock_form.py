@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from scene import left_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("no_strays")]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("no_strays")]
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.catalog.base import traffic_of
+from velodrome.catalog.exchange import traffic_of
 from velodrome.catalog.registry import strategy_of
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

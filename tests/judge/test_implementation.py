@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import repeated, result, write_race
 from velodrome.catalog.base import Implementation
-from velodrome.cli.summary import summary
+from velodrome.cli.run_output import summary
 from velodrome.judge.compare import compare
 from velodrome.judge.configuration import Configuration, distinguishing_fields, implementation_lines, names_of
 from velodrome.reporting.document import make_report

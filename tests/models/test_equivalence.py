@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize("model", [one for one in MODELS if one.takes == "images"], ids=lambda one: one.name)
 def test_what_is_said_of_a_model_is_what_its_layers_do(model: ZooModel) -> None:
     torch = pytest.importorskip("torch")
-    from velodrome.engines.torch.model_checks import differences_of
+    from velodrome.engines.torch.inspection import differences_of
     from velodrome.models.torch_zoo import build
 
     network, images = build(model.name, (3, 32, 32), 10), torch.rand(4, 3, 32, 32)

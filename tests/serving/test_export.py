@@ -77,7 +77,8 @@ def test_a_model_of_each_engine_answers_as_the_run_reported(runs: Path, name: st
 def test_every_engine_says_how_its_models_are_exported(engine: Engine) -> None:
     """That it computes the same is tested where the engine is installed."""
     own, shared = engine.worker.rpartition(".")[0], f"velodrome.engines.{engine.tasks_of}"
-    assert find_spec(f"{own}.onnx_export") or find_spec(f"{shared}.onnx_export")
+    module = "onnx_export" if engine.exported_by is None else "saved"
+    assert find_spec(f"{own}.{module}") or find_spec(f"{shared}.{module}")
 
 
 def test_what_is_exported_is_not_exported_again_until_it_is_trained_again(runs: Path) -> None:

@@ -20,7 +20,7 @@ from velodrome.errors import BadRequest
 from velodrome.serving import inputs, responses
 from velodrome.serving import model as serving_model
 from velodrome.serving.model import BadInput, LoadedModel, Session, load_for_requests
-from velodrome.serving.responses import Batcher, answers_of, occlusion
+from velodrome.serving.responses import Batcher, occlusion, responses_of
 
 pytestmark = pytest.mark.unit
 
@@ -32,12 +32,12 @@ def loaded(folder: Path) -> LoadedModel:
 def test_logits_become_probabilities_the_most_probable_first(tmp_path: Path) -> None:
     model = loaded(brightness(tmp_path))
     scores = model.scores(inputs.from_picture(model.about, picture(colour=204)))
-    first, second = answers_of(model.about, scores)[0]
+    first, second = responses_of(model.about, scores)[0]
     light = 1 / (1 + math.exp(-2 * 10 * 0.3))
     assert (first["class"], second["class"]) == ("light", "dark")
     assert first["probability"] == pytest.approx(light, abs=1e-5)
     assert first["probability"] + second["probability"] == pytest.approx(1, abs=1e-5)
-    assert len(answers_of(model.about, scores, 1)[0]) == 1
+    assert len(responses_of(model.about, scores, 1)[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_each_task_has_its_own_probabilities(
     about = loaded(brightness(tmp_path)).about.model_copy(
         update={"task": task, "outputs": outputs, "classes": ("no", "yes")}
     )
-    found = {one["class"]: one["probability"] for one in answers_of(about, np.array(scores, np.float32))[0]}
+    found = {one["class"]: one["probability"] for one in responses_of(about, np.array(scores, np.float32))[0]}
     assert found == pytest.approx(wanted, abs=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_a_row_is_encoded_as_in_training_and_the_answer_has_its_units(
     tmp_path: Path, row: dict[str, Any], price: float
 ) -> None:
     model = loaded(line(tmp_path))
-    (answer,) = answers_of(model.about, model.scores(inputs.from_fields(model.about, row)))
+    (answer,) = responses_of(model.about, model.scores(inputs.from_fields(model.about, row)))
     assert answer == [{"name": "price", "value": pytest.approx(price, abs=1e-3)}]
 
 
@@ -100,7 +100,7 @@ def test_the_map_is_highest_where_the_picture_speaks_for_the_answer(tmp_path: Pa
     image[:, 2:4, 5:7] = 255
     found = occlusion(model, image)
     grid = np.array(found.grid)
-    assert found.answer == "light"
+    assert found.predicted == "light"
     assert grid.shape == (8, 8)
     assert grid[3, 4] > 2 * abs(grid[0, 0])
 

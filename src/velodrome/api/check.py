@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.catalog.base import Strategy, Traffic, traffic_of
+from velodrome.catalog.base import Strategy
+from velodrome.catalog.engines.torch import COMPRESS, MESH, SYNC_EVERY, Compression, Mesh
+from velodrome.catalog.exchange import Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters import environments
 from velodrome.clusters.admission import admit, complete, examined
@@ -16,7 +18,7 @@ from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import Event, InspectionEvent, PhaseEvent, ResultEvent, WarningEvent
-from velodrome.job.job import Compression, Job, Mesh
+from velodrome.job.job import Job
 from velodrome.job.resolve import alone, strategy_fields, within_limits
 from velodrome.judge.estimate import Known, Timing
 from velodrome.machine import cores
@@ -53,7 +55,8 @@ def check(
         return _check_script(job, on)
     with using_mirror(mirror), open_launcher(on) as launcher:
         tried = alone(job)
-        divided = f"{workers}:{job.mesh}" if job.mesh else f"{workers}"
+        mesh = MESH.of(job)
+        divided = f"{workers}:{mesh}" if mesh else f"{workers}"
         events = rehearse(tried, f"{CHECK}{divided}", launcher, on_download)
         inspection = next(event for event in events if isinstance(event, InspectionEvent))
         final = next(event for event in events if isinstance(event, ResultEvent))
@@ -108,7 +111,7 @@ def _strategy(
     """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
     count = min(workers, strategy.max_workers or workers)
     # What only some strategies use was given for the job's own one.
-    others = {} if strategy.name == job.strategy else dict.fromkeys(("consistency", *strategy_fields()))
+    others = {} if strategy.name == job.strategy else {"consistency": None, **strategy_fields()}
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
         "batch_scope": None, "keep_going": False, "faults": [], **others,
@@ -126,18 +129,19 @@ def _strategy(
             refused = refused or division.refused
             if division.bytes is not None:
                 traffic = Traffic(division.bytes, division.bytes, division.formula)
-    return {"strategy": strategy.name, "workers": count, "consistency": strategy_of(wanted).consistency,
+    return {"strategy": strategy.name, "workers": count, "consistency": str(strategy_of(wanted).consistency),
             "traffic": traffic and asdict(traffic), "refused": refused}
 
 
 def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) -> Traffic | None:
     """What a worker of the job should send per step; None where no formula knows."""
-    compress = Compression.parse(job.compress) if job.compress and "compress" in strategy.options else None
+    text, mesh = COMPRESS.of(job), Mesh.of(job)
+    compress = Compression.parse(text) if text and COMPRESS in strategy.options else None
     if strategy.exchange is None or (compress is not None and compress.kind == "powersgd"):
         return None
     part = 1.0 if compress is None else 2 / (8 if job.dtype == "float64" else 4)
-    every = job.sync_every or strategy.options.get("sync_every", 1)
-    groups = Mesh.parse(job.mesh).groups if job.mesh else 1
+    every = SYNC_EVERY.of(job) or strategy.options.get(SYNC_EVERY, 1)
+    groups = mesh.groups if mesh else 1
     return traffic_of(
         strategy.exchange, gradient_bytes, workers // groups, groups=groups, every=every, compressed=part
     )

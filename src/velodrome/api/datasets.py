@@ -68,8 +68,9 @@ def prepare(
         on_download: called with bytes done, bytes in total and a label.
     """
     with using_mirror(mirror):
-        catalogue.forget_damaged(name, bad_data=bad_data)
-        catalogue.prepare(name, on_download, bad_data=bad_data)
+        source = catalogue.data_set(name, bad_data)
+        source.forget_damaged()
+        source.prepare(on_download)
     return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from velodrome.catalog.base import Engine
-from velodrome.catalog.registry import all_forms
+from velodrome.catalog.registry import all_forms, options_of
 from velodrome.clusters import environments
 from velodrome.clusters.environments import install
 
@@ -31,9 +31,9 @@ def _engine(engine: Engine) -> dict[str, Any]:
             "description": strategy.description,
             "roles": list(strategy.roles),
             "synchronous": strategy.synchronous,
-            "consistency": strategy.consistency,
-            "consistencies": list(strategy.consistencies or (strategy.consistency,)),
-            "options": dict(strategy.options),
+            "consistency": str(strategy.consistency),
+            "consistencies": [str(model) for model in strategy.consistencies or (strategy.consistency,)],
+            "options": {option.name: default for option, default in options_of(engine, strategy).items()},
             "implementation": {side: list(parts) for side, parts in asdict(strategy.implementation).items()},
             "available": not missing,
             "missing": missing,

@@ -22,7 +22,7 @@ from velodrome.serving import inputs, responses
 from velodrome.serving.export import export_run
 from velodrome.serving.inputs import LARGEST_BYTES
 from velodrome.serving.model import NOT_FINITE, BadInput, LoadedModel
-from velodrome.serving.responses import TOP, answers_of
+from velodrome.serving.responses import TOP, responses_of
 
 FORMATS = ("onnx",)
 
@@ -99,12 +99,12 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
         if about.kind == "text":
             probabilities = responses.next_words(model, given)
             # Probabilities are computed already: they count as the outputs of the graph.
-            found = answers_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
+            found = responses_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
         else:
             scores = model.scores(given)
             if not np.isfinite(scores).all():
                 raise BadInput(f"{str(file)!r}: {NOT_FINITE}")
-            found = answers_of(about, scores, top)[0]
+            found = responses_of(about, scores, top)[0]
         row = {"file": str(file), **place, "predictions": found}
         yield {**row, "milliseconds": round(1000 * (time.perf_counter() - began), 3)}
 

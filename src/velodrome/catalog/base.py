@@ -1,4 +1,4 @@
-"""What a worker sends and receives in one step, by how its strategy exchanges gradients: formulas, not measurements."""
+"""What engines and strategies describe of themselves: what they need, offer and refuse. No framework here."""
 
 from __future__ import annotations
 
@@ -6,82 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from velodrome.catalog.exchange import BSP, Consistency, Exchange
+from velodrome.catalog.options import Option, Request
 from velodrome.catalog.world import World
 
-#: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
-#: process. `all-reduce`: gradients summed over sockets. `all-reduce-in-memory`: the same, through memory on one host.
-#: `servers`: weights down from and gradients up to parameter servers. `all-reduce-and-broadcast`: gradients summed, and
-#: new weights sent by the one that computed them. `all-reduce-and-gather`: gradients summed, and weights gathered for
-#: each step. `gather-and-scatter`: weights gathered for each pass, gradients summed where the weights are. `periodic`:
-#: weights summed every few steps.
-Exchange = Literal[
-    "none", "devices", "all-reduce", "all-reduce-in-memory", "servers", "all-reduce-and-broadcast",
-    "all-reduce-and-gather", "gather-and-scatter", "periodic",
-]
-
-_RING = "2·(N−1)/N·G sent and as much received"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes per worker and step."""
-
-    #: If all workers are on one host: over its loopback interface.
-    one_host: int
-    #: If each worker is on a host of its own: over the network.
-    several_hosts: int
-    #: How they are computed: G is the bytes of the gradients, N the number of workers.
-    formula: str
-
-
-def traffic_of(
-    exchange: Exchange, gradient_bytes: int, workers: int, *, groups: int = 1, every: int = 1, compressed: float = 1.0
-) -> Traffic:
-    """What a worker sends per step, and receives as much, with gradients of so many bytes.
-
-    `groups` is how many groups of so many workers each have the whole model, where there is a mesh; `every` after how
-    many steps the workers of a `periodic` strategy synchronize; `compressed` the part of its bytes that a gradient has
-    when it is sent.
-    """
-    ring = round(2 * (workers - 1) / workers * gradient_bytes)
-    match exchange:
-        case "none":
-            return Traffic(0, 0, "one process exchanges nothing")
-        case "devices":
-            return Traffic(0, 0, "devices of one process exchange G in memory")
-        case "all-reduce" if compressed != 1.0:
-            sent = round(compressed * ring)
-            return Traffic(sent, sent, f"2·(N−1)/N·G·{compressed:g} sent and as much received: compressed gradients")
-        case "all-reduce":
-            return Traffic(ring, ring, _RING)
-        case "all-reduce-in-memory":
-            return Traffic(0, ring, f"{_RING}; in memory on one host")
-        case "all-reduce-and-broadcast":
-            both = round(3 * (workers - 1) / workers * gradient_bytes)
-            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, new weights broadcast")
-        case "all-reduce-and-gather":
-            both = round(3 * (workers - 1) / workers * gradient_bytes)
-            return Traffic(both, both, "3·(N−1)/N·G sent and as much received: gradients summed, weights gathered")
-        case "gather-and-scatter":
-            inside = 3 * (workers - 1) / workers * gradient_bytes
-            both = round(inside + between_groups(gradient_bytes / workers, groups))
-            between = "" if groups == 1 else f"; 2·(M−1)/M·G/N between M = {groups} groups of N = {workers}"
-            return Traffic(both, both, "at most 3·(N−1)/N·G sent and as much received: weights gathered for each pass, "
-                           f"gradients scattered{between}")
-        case "periodic":
-            mean = round(ring / every)
-            return Traffic(mean, mean, f"2·(N−1)/N·G/{every} sent and as much received: weights every {every} steps")
-        case "servers":
-            return Traffic(gradient_bytes, gradient_bytes, "G of weights received and G of gradients sent")
-
-
-def between_groups(part_bytes: float, groups: int) -> float:
-    """What a worker sends to those of the other groups of a mesh that have the same part of the gradients, by a
-    ring."""
-    return 2 * (groups - 1) / groups * part_bytes
-
-
-Consistency = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "periodic", "script"]
 #: The form of a strategy that trains: with the parts that Velodrome replaces, or with the framework's own only.
 Kind = Literal["velodrome", "stock"]
 #: What became of a framework's development: releases, none for years, or ended by its owners.
@@ -135,14 +63,21 @@ class Implementation:
         return {"kind": kind, "own": list(own), "framework": list(framework), "path": path}
 
 
+def options_as_set(job: Request) -> Mapping[str, Any]:
+    return {}
+
+
+def one_group(job: Request) -> int:
+    return 1
+
+
 @dataclass(frozen=True)
 class Strategy:
     """One way in which an engine splits the work of a job over processes."""
 
     name: str
     description: str
-    synchronous: bool
-    consistency: Consistency
+    consistency: Consistency = BSP
     #: Those that `--consistency` may choose from, if there are several; the first is the default.
     consistencies: tuple[Consistency, ...] = ()
     #: Those under which the learning rate stays what it was at the start.
@@ -160,12 +95,16 @@ class Strategy:
     listens: tuple[str, ...] = ()
     #: How its workers exchange what they computed; None where that is not known.
     exchange: Exchange | None = None
-    #: Fields of a job that only some strategies use, of which this is one, with their defaults.
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    #: Its options, with their defaults under it.
+    options: Mapping[Option[Any], Any] = field(default_factory=dict, hash=False)
+    #: What the options of a job become under it; raises `BadRequest` for those that do not go together.
+    complete: Callable[[Request], Mapping[str, Any]] = field(default=options_as_set, hash=False)
     #: The optimizer of a job that names none, where it is not the usual one.
     optimizer: str | None = None
     #: Whether each worker computes a part of a batch; otherwise all compute all of it, each with a part of the model.
     divides_batch: bool = True
+    #: If not, the groups of workers among which the batch is divided.
+    groups: Callable[[Request], int] = field(default=one_group, hash=False)
     #: What each process has only a part of, in short phrases ("weights", "optimizer state"); examples are not meant.
     shards: tuple[str, ...] = ()
     #: Whether several workers end with the weights of one, up to rounding, where the model allows it.
@@ -184,14 +123,20 @@ class Strategy:
     not_raced: str | None = None
     implementation: Implementation = Implementation()
 
-    def with_consistency(self, chosen: Consistency) -> Strategy:
-        """The same strategy under another of its consistency models."""
-        return replace(self, consistency=chosen, synchronous=chosen == "bsp")
+    def with_consistency(self, chosen: Consistency) -> Strategy | None:
+        """The same strategy under another of its consistency models, None if it has no such one."""
+        models = {known.model for known in (self.consistency, *self.consistencies)}
+        return replace(self, consistency=chosen) if chosen.model in models else None
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether workers go through the steps together; otherwise each updates the weights by itself."""
+        return self.consistency.synchronous
 
     @property
     def keeps_rate(self) -> bool:
         """Whether nothing may change the learning rate in the course of training."""
-        return self.consistency in self.constant_rate
+        return self.consistency.model in {known.model for known in self.constant_rate}
 
     @property
     def has_servers(self) -> bool:
@@ -260,7 +205,8 @@ class Engine:
     environment: Environment = field(default=no_environment)
     #: Packages whose version goes into the result.
     packages: tuple[str, ...] = ()
-    #: Tasks that its worker module implements by itself, beside those with a module in `engines/NAME/tasks`.
+    #: Tasks, or sides that several tasks share (`Task.side`), that its worker implements by itself, beside those with a
+    #: module in `engines/NAME/tasks`.
     tasks: tuple[str, ...] = ()
     #: The engine whose side of tasks its worker uses (`engines/NAME/tasks`), if it is not its own.
     tasks_of: str | None = None
@@ -281,6 +227,8 @@ class Engine:
     own_optimizers: bool = True
     #: Endings of files with weights that it starts from.
     weights_files: tuple[str, ...] = (".safetensors",)
+    #: Options of all of its strategies, with their defaults.
+    options: Mapping[Option[Any], Any] = field(default_factory=dict, hash=False)
     #: Kinds of data that it trains on.
     takes: tuple[DataKind, ...] = ("images", "text", "arrays")
     #: The engine that writes its models as ONNX, for one that does not do so itself: it has the same networks, and

@@ -22,10 +22,18 @@ from velodrome.catalog.networks import (
     dense,
     residual,
 )
+from velodrome.catalog.options import Option, Positive
 from velodrome.errors import BadRequest, which_name
 
 #: Tasks on examples, for which a model returns as many numbers as its function is asked for.
 EXAMPLE_TASKS = ("classification", "regression", "binary", "multi-label")
+
+UNROLL = Option[int](
+    "unroll", Positive, 20, "time steps of truncated backpropagation, for language models", group="Model",
+    after="weights", stored_after="steps",
+)
+#: Options of tasks.
+TASK_OPTIONS: tuple[Option[Any], ...] = (UNROLL,)
 
 
 @dataclass(frozen=True)

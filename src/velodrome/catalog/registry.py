@@ -4,10 +4,13 @@ a name in `NAMES`; other packages register theirs as entry points of the group `
 from __future__ import annotations
 
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from velodrome.catalog import script
-from velodrome.catalog.base import Consistency, Engine, Strategy
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.exchange import Consistency
+from velodrome.catalog.models import TASK_OPTIONS
+from velodrome.catalog.options import Option
 from velodrome.catalog.plugins import Plugins
 from velodrome.errors import BadRequest, similar_names, which_name
 
@@ -31,7 +34,13 @@ class Choice(Protocol):
     def engine(self) -> str: ...
 
     @property
+    def framework(self) -> str | None: ...
+
+    @property
     def strategy(self) -> str: ...
+
+    @property
+    def consistency(self) -> str | None: ...
 
 
 @cache
@@ -80,7 +89,7 @@ def engine_alone(name: str) -> str | None:
 
 
 def engine_of(job: Choice) -> Engine:
-    return engine(job.engine, getattr(job, "framework", None))
+    return engine(job.engine, job.framework)
 
 
 def check_arrays(engine: Engine, dataset: str) -> None:
@@ -97,7 +106,7 @@ def strategy_of(job: Choice) -> Strategy:
         return script.STRATEGY
     for strategy in found.strategies:
         if strategy.name == job.strategy:
-            return _with_consistency(found, strategy, getattr(job, "consistency", None))
+            return _with_consistency(found, strategy, job.consistency)
     elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
     known = [strategy.name for strategy in found.strategies]
     hint = which_name(job.strategy, known, LISTED_BY)
@@ -114,11 +123,52 @@ def known_strategy(engine_name: str, name: str) -> Strategy | None:
     return next((strategy for strategy in found if strategy.name == name), None)
 
 
-def _with_consistency(engine: Engine, strategy: Strategy, chosen: Consistency | None) -> Strategy:
+def _with_consistency(engine: Engine, strategy: Strategy, text: str | None) -> Strategy:
     """A strategy under the consistency model that a job asks for, or `BadRequest` if it has no such one."""
-    if chosen is None or chosen == strategy.consistency:
+    if text is None:
         return strategy
-    if chosen not in strategy.consistencies:
-        has = " or ".join(strategy.consistencies) or f"{strategy.consistency} only"
-        raise BadRequest(f"--consistency {chosen}: strategy {engine.name}/{strategy.name} has {has}")
-    return strategy.with_consistency(chosen)
+    chosen = strategy.with_consistency(Consistency.parse(text))
+    if chosen is None:
+        has = " or ".join(map(str, strategy.consistencies)) or f"{strategy.consistency} only"
+        raise BadRequest(f"--consistency {text}: strategy {engine.name}/{strategy.name} has {has}")
+    return chosen
+
+
+@cache
+def consistencies() -> tuple[str, ...]:
+    """The consistency models that `--consistency` may choose from, of all strategies."""
+    return tuple(dict.fromkeys(
+        str(model) for form in all_forms() for strategy in form.strategies for model in strategy.consistencies
+    ))
+
+
+@cache
+def frameworks() -> tuple[str, ...]:
+    """The frameworks that `--framework` may choose from, of all engines."""
+    return tuple(dict.fromkeys(form.framework for form in all_forms() if form.framework is not None))
+
+
+def options_of(engine: Engine, strategy: Strategy | None) -> dict[Option[Any], Any]:
+    """The options of jobs with a strategy, with their defaults."""
+    return {**engine.options, **(strategy.options if strategy else {})}
+
+
+@cache
+def options() -> dict[str, Option[Any]]:
+    """The options that engines, strategies and tasks declare, by name."""
+    declared = {option.name: option for option in TASK_OPTIONS}
+    for form in all_forms():
+        for option in (option for strategy in form.strategies for option in options_of(form, strategy)):
+            if declared.setdefault(option.name, option) is not option:
+                raise BadRequest(f"engine {form.name} has an option {option.name!r}, and so has another engine: update "
+                                 "or remove its package")
+    return declared
+
+
+@cache
+def users_of(option: Option[Any]) -> tuple[str, ...]:
+    """The strategies that an option is for; none for an option of a task."""
+    return tuple(
+        f"{engine.name}/{strategy.name}" for engine in engines() for strategy in engine.strategies
+        if option in options_of(engine, strategy)
+    )

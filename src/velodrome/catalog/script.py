@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping
 
 from velodrome.catalog.base import Strategy
+from velodrome.catalog.exchange import SCRIPT
 from velodrome.catalog.world import World
 
 #: Stands for data set, strategy and consistency of a job whose script decides them.
 LABEL = "script"
 
 STRATEGY = Strategy(
-    LABEL, "your own script: it brings its own distribution", synchronous=True, consistency="script",
+    LABEL, "your own script: it brings its own distribution", consistency=SCRIPT,
     listens=("worker",),
 )
 

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.cli.console import show_failure
 from velodrome.cli.output import complain
+from velodrome.cli.run_output import show_failure
 from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry

@@ -7,12 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
 
 import typer
 
 from velodrome.cli.output import say
-from velodrome.job.job import Job
+from velodrome.job.job import choices_of, job_fields
 from velodrome.job.optimization import OPTIMIZERS
 
 Values = Callable[[typer.Context], Iterable[str]]
@@ -76,11 +75,7 @@ def choices(name: str, engine: str | None = None) -> list[str]:
         return sorted({s.name for one in engines() if engine in (None, one.name) for s in one.strategies})
     if name == "optimizer":
         return [*OPTIMIZERS]
-    annotation: Any = Job.model_fields[name].annotation
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is Literal:
-            return [str(choice) for choice in get_args(part)]
-    return ["true", "false"] if annotation is bool else []
+    return ["true", "false"] if job_fields()[name].annotation is bool else [*choices_of(name, job_fields()[name])]
 
 
 def field(name: str) -> Completion:
@@ -93,12 +88,12 @@ def vary(ctx: typer.Context, incomplete: str) -> list[str]:
     name, equals, values = incomplete.partition("=")
     field = name.replace("-", "_")
     if not equals:
-        names = [known for known in ("entry", *Job.model_fields) if known.startswith(field) and known != "model_args"]
+        names = [known for known in ("entry", *job_fields()) if known.startswith(field) and known != "model_args"]
         # A shell ends a word that it completes; with several values to choose from it stops after the `=`.
         if len(names) != 1:
             return [f"{known}=" for known in names]
         field, name = names[0], names[0]
-    if field != "entry" and field not in Job.model_fields:
+    if field != "entry" and field not in job_fields():
         return []
     before, comma, _ = values.rpartition(",")
     taken = set(before.split(",")) if comma else set()

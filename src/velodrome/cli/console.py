@@ -1,10 +1,9 @@
-"""Progress of one job on stderr and its result on stdout."""
+"""The console of stderr, and the progress of one job on it. How a run ends is in `run_output.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 from rich.markup import escape
@@ -19,16 +18,10 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from velodrome.catalog.base import Strategy
 from velodrome.catalog.registry import strategy_of
-from velodrome.cli.options import command_on
-from velodrome.cli.output import complain, say_json, say_on_stderr
-from velodrome.cli.summary import print_summary
 from velodrome.cli.tables import SafeConsole
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
-from velodrome.clusters.registry import Where, launcher_named, living
-from velodrome.errors import VelodromeError
 from velodrome.events.lines import to_event
 from velodrome.events.models import (
     EpochEvent,
@@ -40,12 +33,10 @@ from velodrome.events.models import (
     WarningEvent,
 )
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of
 from velodrome.judge.budget import steps_done
 from velodrome.printable import shown
-from velodrome.run.execute import JobFailed
-from velodrome.run.store import OpenRun, Store
-from velodrome.tasks.base import Task
+from velodrome.run.store import OpenRun
 from velodrome.tasks.registry import task_of
 
 error_console = SafeConsole(stderr=True)
@@ -75,7 +66,7 @@ class JobProgress:
         self.run: OpenRun | None = None
         self._job: Job | None = None
         self._epochs = self._per_epoch = 0
-        self._learns: Task | None = None
+        self._measured: Callable[[dict[str, Any]], str] | None = None
         self._reached = ""
         self._bar = Progress(
             _words("{task.description}"), *_bar(), TextColumn("{task.percentage:>3.0f}%"),
@@ -88,7 +79,7 @@ class JobProgress:
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
         self.run, self._job, self._epochs = run, plan.job, plan.job.epochs
-        self._learns = task_of(plan.job)
+        self._measured = task_of(plan.job).in_words
         if not self._label:
             error_console.print(_announce(plan, run), soft_wrap=True)
             if {process.host for process in plan.processes} == {LOOPBACK} and (warning := crowded([plan.job])):
@@ -143,10 +134,10 @@ class JobProgress:
         return f"epoch {number}" + (f" of {self._epochs}" if self._job is None or self._job.script is None else "")
 
     def _take_epoch(self, event: EpochEvent) -> None:
-        assert self._learns is not None
-        self._reached = self._learns.in_words(event.validation.as_json())
+        assert self._measured is not None
+        self._reached = self._measured(event.validation.as_json())
         if not self._label:
-            trained = self._learns.in_words(event.train.as_json())
+            trained = self._measured(event.train.as_json())
             parts = [f"{part} {words}" for part, words in (("train", trained), ("validation", self._reached)) if words]
             whole = f" of {self._epochs}" if self._job is not None and self._job.script is None else ""
             error_console.print(
@@ -173,7 +164,7 @@ def data_progress() -> Iterator[JobProgress]:
 def _announce(plan: Plan, run: OpenRun) -> str:
     """The configuration of a run, defaults included."""
     job, strategy = plan.job, strategy_of(plan.job)
-    words = [*([] if strategy.consistency == "none" else [strategy.consistency]),
+    words = [*([] if strategy.consistency.model == "none" else [str(strategy.consistency)]),
              *([job.framework] if job.framework else []),
              *(["stock"] if job.implementation == "stock" else [])]
     form = f" ({', '.join(words)})" if words else ""
@@ -190,13 +181,13 @@ def _announce(plan: Plan, run: OpenRun) -> str:
         f"  {job.engine}/{job.strategy}{form}, {who}, {threads}\n"
         f"  {escape(job.model)} on {escape(job.dataset)}{learns}, validation {job.validation:g}, "
         f"batch {job.batch_size} ({scope})\n"
-        f"  {_optimization(job, strategy)}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
+        f"  {_optimization(job)}, {_counted(job.epochs, 'epoch')}{target}, seed {job.seed}, {job.dtype}"
     )
 
 
-def _optimization(job: Job, strategy: Strategy) -> str:
+def _optimization(job: Job) -> str:
     """The optimizer with its learning rate, and the settings that are not their defaults."""
-    scale = scale_of_rate(job, strategy)
+    scale = scale_of_rate(job, strategy_of(job))
     words = [escape(job.optimizer) if job.has_own_optimizer else f"{job.optimizer} {job.rate * scale:g}"]
     if job.scale_rate != "none":
         base = "its own rate" if job.has_own_optimizer else f"{job.rate:g}"
@@ -208,65 +199,10 @@ def _optimization(job: Job, strategy: Strategy) -> str:
     words += [
         f"{name.replace('_', ' ')} {getattr(job, name)}" for name in ("weight_decay", "accumulate", "label_smoothing",
                                                                      "ema", "weights")
-        if getattr(job, name) != type(job).model_fields[name].default
+        if getattr(job, name) != default_of(name)
     ]
     return ", ".join(words + ["nesterov"] * job.nesterov)
 
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def show_failure(error: JobFailed) -> None:
-    """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
-    failure = error.failure
-    if failure.traceback:
-        say_on_stderr(failure.traceback.rstrip())
-    if failure.stack:
-        say_on_stderr(f"stack of {failure.role} {failure.rank}:\n{failure.stack}")
-    say_on_stderr(f"details are stored in {error.result['path']}")
-
-
-def mention_interrupted(store: Store) -> None:
-    """Print how to resume runs whose controller was killed, or to attach to those that run on without it."""
-    # Whether the file exists is enough for the many that ended; only the others are opened.
-    without = [run for run in store.runs() if not (run.path / "result.json").exists()]
-    names = [run.name for run in without if run.status() == "interrupted"]
-    if not names:
-        return
-    newest, more = store.path / names[-1], f" and {len(names) - 1} more" if len(names) > 1 else ""
-    alive = None
-    with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
-        alive = living(newest)
-    way_out = f"`{command_on('resume', newest)}` resumes it"
-    if alive is not None:
-        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
-    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
-
-
-def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:
-    """Run a job with progress on stderr and its result on stdout."""
-    interactive = launcher_named(on).interactive
-    mention_interrupted(Store(runs))
-    progress = JobProgress(live=not interactive)
-    try:
-        result = go(progress)
-    except JobFailed as error:
-        progress.end()
-        show_failure(error)
-        if as_json:
-            say_json(error.result)
-        raise
-    except (KeyboardInterrupt, SystemExit):
-        progress.end()
-        if progress.run is not None:
-            kept = any(progress.run.path.glob("checkpoints/*.safetensors"))
-            where = "from its newest checkpoint" if kept else "from the beginning: it has no checkpoint yet"
-            complain(f"`{command_on('resume', progress.run.path)}` continues this run {where}")
-        raise
-    finally:
-        progress.end()
-    if as_json:
-        say_json(result)
-    else:
-        print_summary(result)

@@ -20,42 +20,38 @@ from velodrome.errors import VelodromeError, which_name
 #: What Typer's parser raises: it may be Typer's own copy of Click or an installed one, so only a subclass has a name.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _NO_COMMAND = re.compile(r"No such command '(.*?)'\.")
-#: Name and the first sentence of its help.
+#: The module of each command, and the first sentence of its help.
 COMMANDS = {
-    "new": "Write a commented starter file for a model, a task, data or a script of yours.",
-    "check": "Try a job before training: train for a second in one process, and report its time and memory.",
-    "train": "Train one model with one strategy, and measure it.",
-    "resume": "Continue an interrupted or failed run from its newest checkpoint.",
-    "attach": "Take over a run on Slurm whose command was killed while its job kept running.",
-    "race": "Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.",
-    "report": "Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.",
-    "recommend": 'Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" '
-    "is a possible answer.",
-    "plan": "Print the exact command and environment that starts each process of a job, host by host.",
-    "clusters": "List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
-    "doctor": "Check this machine or a cluster for whatever would keep a job from running, and say how to fix it.",
-    "engines": "List engines and strategies, and whether each can run here; install those that cannot.",
-    "data": "List, prepare, show, verify and shard data sets.",
-    "runs": "List, show, compare, check, verify, remove and export stored runs and races.",
-    "export": "Export the model of a run to ONNX, and check its outputs against the engine's.",
-    "predict": "Run a trained model on files: pictures, tables or texts.",
-    "serve": "Serve trained models on a web page and over HTTP.",
-    "study": "Reproduce published studies and compare the results.",
-    "ui": "Watch races live in a browser, and open and compare runs.",
-    "examples": "List and copy the example files of the documentation.",
-}
-
-
-#: Where commands are that have no module of their own name.
-_MODULES = {
-    "resume": "train", "attach": "train", "doctor": "check", "plan": "check", "report": "recommend", "export": "serve",
-    "predict": "serve", "examples": "new",
+    "new": ("new", "Write a commented starter file for a model, a task, data or a script of yours."),
+    "check": ("check", "Try a job before training: train for a second in one process, and report its time and memory."),
+    "train": ("train", "Train one model with one strategy, and measure it."),
+    "resume": ("train", "Continue an interrupted or failed run from its newest checkpoint."),
+    "attach": ("train", "Take over a run on Slurm whose command was killed while its job kept running."),
+    "race": ("race", "Race strategies, engines, batch and cluster sizes against each other, compare them and "
+             "recommend one."),
+    "report": ("race", "Write a report of a race: verdict, figures and tables as one self-contained page, or the "
+               "tables alone."),
+    "recommend": ("race", 'Recommend a configuration of a race, with the reason and what to try next; "do not '
+                  'distribute this" is a possible answer.'),
+    "plan": ("check", "Print the exact command and environment that starts each process of a job, host by host."),
+    "clusters": ("clusters", "List, show, add, check, prepare and clean up clusters: the places where jobs can run."),
+    "doctor": ("check", "Check this machine or a cluster for whatever would keep a job from running, and say how to "
+               "fix it."),
+    "engines": ("engines", "List engines and strategies, and whether each can run here; install those that cannot."),
+    "data": ("data", "List, prepare, show, verify and shard data sets."),
+    "runs": ("runs", "List, show, compare, check, verify, remove and export stored runs and races."),
+    "export": ("serve", "Export the model of a run to ONNX, and check its outputs against the engine's."),
+    "predict": ("serve", "Run a trained model on files: pictures, tables or texts."),
+    "serve": ("serve", "Serve trained models on a web page and over HTTP."),
+    "study": ("study", "Reproduce published studies and compare the results."),
+    "ui": ("serve", "Watch races live in a browser, and open and compare runs."),
+    "examples": ("new", "List and copy the example files of the documentation."),
 }
 
 
 def loaded(name: str) -> typer.Typer:
     """A subcommand with its code imported: the function `NAME_command`, or a group of several."""
-    module = import_module(f"velodrome.cli.{_MODULES.get(name, name)}")
+    module = import_module(f"velodrome.cli.{COMMANDS[name][0]}")
     command = getattr(module, f"{name}_command", None)
     if command is None:
         return module.app  # type: ignore[no-any-return]
@@ -96,7 +92,7 @@ def _suggest(error: Any) -> None:
 
 def register(app: typer.Typer) -> None:
     """Put a placeholder for every subcommand into a group of this kind."""
-    for name, sentence in COMMANDS.items():
+    for name, (_, sentence) in COMMANDS.items():
         app.command(name, help=sentence)(_placeholder)
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from velodrome.cli import completion
 from velodrome.errors import BadRequest
-from velodrome.job.job import GROUPS, Job
+from velodrome.job.job import Job, flag, job_fields, job_groups
 from velodrome.job.race import OPTIONS, Race
 
 if TYPE_CHECKING:
@@ -122,35 +121,36 @@ def _number(kind: type) -> Callable[[str], Any]:
 def _job_options() -> list[inspect.Parameter]:
     """An option for every field of a job, in the order of the groups."""
     # `on` is an option of its own for those commands that start processes.
-    return [_option(Job, name, panel) for panel, names in GROUPS.items() for name in names if name != "on"]
+    return [
+        _option(name, job_fields()[name], panel, completion.field(name))
+        for panel, names in job_groups().items() for name in names if name != "on"
+    ]
 
 
 def _race_options() -> list[inspect.Parameter]:
-    return [_option(Race, name, RACE) for name in OPTIONS]
+    return [_option(name, Race.model_fields[name], RACE, _COMPLETED.get(name)) for name in OPTIONS]
 
 
-def _option(model: type[BaseModel], name: str, panel: str) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, panel: str, complete: completion.Completion | None) -> inspect.Parameter:
     """The option for a field of a job or of a race."""
-    field, more = model.model_fields[name], dict(_DIFFERENT.get(name, {}))
+    more = dict(_DIFFERENT.get(name, {}))
     kind = more.pop("kind", None) or _plain_type(field.annotation)
-    flag = more.pop("flag", f"--{name.replace('_', '-')}")
+    word = more.pop("flag", flag(name))
     about = more.pop("help", None) or _help_of(name, field)
     if kind is bool:
-        flag += f"/--no-{name.replace('_', '-')}"
+        word += f"/--no-{name.replace('_', '-')}"
     elif kind in (int, float):
         more = {"parser": _number(kind), "metavar": f"<{kind.__name__}>", **more}
-    elif name in _COMPLETED:
-        more["autocompletion"] = _COMPLETED[name]
-    elif kind is str and model is Job:
-        more["autocompletion"] = completion.field(name)
-    option = typer.Option(flag, help=about, show_default=False, rich_help_panel=panel, **more)
+    elif kind is str and complete is not None:
+        more["autocompletion"] = complete
+    option = typer.Option(word, help=about, show_default=False, rich_help_panel=panel, **more)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _help_of(name: str, field: FieldInfo) -> str:
     """What a field says of itself, with options in place of other fields' names, and with its default."""
-    about = re.sub(r"`([a-z]+_[a-z_]+)`", lambda match: f"--{match[1].replace('_', '-')}", field.description or name)
+    about = re.sub(r"`([a-z]+_[a-z_]+)`", lambda match: flag(match[1]), field.description or name)
     about = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", about)
     about = about if about.startswith("sgd") else f"{about[0].upper()}{about[1:]}"
     shown = field.default is not None and "by default" not in about.lower()
@@ -169,7 +169,7 @@ def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) ->
             info = copy(info)
             info.rich_help_panel = OUTPUT
         found.append(parameter.replace(annotation=Annotated[kind, info]))
-    order = list(GROUPS)
+    order = list(job_groups())
 
     def place(parameter: inspect.Parameter) -> int:
         panel = get_args(parameter.annotation)[1].rich_help_panel

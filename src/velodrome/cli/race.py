@@ -1,4 +1,4 @@
-"""`velodrome race`: many jobs against each other."""
+"""Commands that run a race and judge it: `velodrome race`, `recommend` and `report`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ import typer
 from velodrome.cli import completion
 from velodrome.cli.options import (
     RACE,
+    AccuracyMargin,
     JobMirror,
     Json,
     On,
     Place,
     Runs,
+    Tolerance,
     TrustCode,
     asking,
     parse_model_args,
+    relative,
     tell_code,
     where,
     with_job_options,
 )
-from velodrome.cli.output import say_json
+from velodrome.cli.output import say, say_json
 from velodrome.errors import BadRequest
 
 RaceFile = Annotated[Path | None, typer.Argument(help="YAML file with job, vary and repeat.", metavar="FILE")]
@@ -71,8 +74,6 @@ def parallel_of(text: str) -> int | None:
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:4]) <= 999:
         raise BadRequest(f"--parallel {text!r}: give auto, or a number of jobs from 1 to 999")
     return int(text)
-
-
 
 
 @with_job_options
@@ -132,3 +133,102 @@ def race_command(
         show_race(finished)
     if isinstance(finished, FinishedRace) and finished.failures:
         raise typer.Exit(1)
+
+
+RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.", autocompletion=completion.races)]
+Objective = Annotated[
+    str | None,
+    typer.Option("--objective", autocompletion=completion.objectives,
+                 help="time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if the race has a "
+                 "target, else throughput."),
+]
+Target = Annotated[
+    str | None, typer.Option("--target", help='Target, such as "accuracy>=0.97". [default: the race\'s]')
+]
+PricePerHour = Annotated[float | None, typer.Option("--price-per-hour", help="Price of one instance for an hour.")]
+PriceOf = Annotated[
+    str, typer.Option("--price-of", help="What counts as an instance: process or host.",
+                      autocompletion=completion.one_of("process", "host"))
+]
+Between = Annotated[
+    str | None,
+    typer.Option("--between", metavar="A,B", help="Compare two groups of configurations over everything else: "
+                 "strategies, engines or field=value."),
+]
+
+
+def recommend_command(
+    race: RaceName, objective: Objective = None, target: Target = None, price_per_hour: PricePerHour = None,
+    price_of: PriceOf = "process", between: Between = None, tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None, runs: Runs = Path("runs"), json: Json = False,
+) -> None:
+    """Recommend a configuration of a race, with the reason and what to try next; "do not distribute this" is a
+    possible answer.
+
+    Examples:
+
+    `velodrome recommend first --objective throughput`
+
+    `velodrome recommend first --between single,ddp`
+
+    `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
+    """
+    from velodrome.api.recommend import recommend
+
+    found = recommend(
+        race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,
+        tolerance=tolerance, accuracy_margin=accuracy_margin, between=between,
+    )
+    if json:
+        say_json(found)
+        return
+    for answer in found.get("tasks", [found]):
+        if "task" in answer:
+            say(f"{answer['task']}:")
+        for heading in ("verdict", "why", "next"):
+            if answer.get(heading):
+                say(f"{heading.capitalize()}: {answer[heading]}")
+        for caveat in answer.get("caveats", ()):
+            say(f"  - {caveat}")
+
+
+Out = Annotated[Path | None, typer.Option("--out", help="File to write; by default in the race's folder.")]
+Format = Annotated[
+    str, typer.Option("--format", help="html, markdown, csv or latex.", autocompletion=completion.report_formats)
+]
+Figures = Annotated[Path | None, typer.Option("--figures", help="Folder for every figure as SVG, PNG and PDF.")]
+ReportObjective = Annotated[
+    str | None,
+    typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost.",
+                 autocompletion=completion.objectives),
+]
+ReportTarget = Annotated[
+    str | None, typer.Option("--target", help="Target for time-to-accuracy; by default the race's own.")
+]
+
+
+def report_command(
+    race: RaceName, runs: Runs = Path("runs"), out: Out = None, form: Format = "html", figures: Figures = None,
+    objective: ReportObjective = None, target: ReportTarget = None, tolerance: Tolerance = None,
+    accuracy_margin: AccuracyMargin = None, json: Json = False,
+) -> None:
+    """Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.
+
+    Prints the path of the file it wrote.
+
+    Examples:
+
+    `velodrome report first`
+
+    `velodrome report first --format latex --out tables.tex --figures figures`
+    """
+    from velodrome.api.report import report
+
+    written = report(
+        race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target,
+        tolerance=tolerance, accuracy_margin=accuracy_margin,
+    )
+    if json:
+        say_json(written)
+    else:
+        say(relative(written["report"]))

@@ -118,7 +118,7 @@ def show(
 
 
 def _show_run(asked: str, found: dict[str, Any], runs: Path) -> None:
-    from velodrome.cli.summary import print_summary
+    from velodrome.cli.run_output import print_summary
 
     name, status = asked.rpartition("/")[2], found["status"]
     if status == "finished":

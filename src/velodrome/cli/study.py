@@ -39,6 +39,16 @@ DataUrl = Annotated[
     str | None,
     typer.Option("--data-url", metavar="URL", help="Read every data set NAME from shards at URL/NAME, as hdfs://…"),
 ]
+RaceName = Annotated[
+    str | None, typer.Option("--name", help="Name of the race; by default the study's and the scale's.")
+]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Runs of each configuration.")]
+Naming = Annotated[
+    str | None,
+    typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.",
+                 autocompletion=completion.one_of("plain", "published")),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")]
 
 
 @app.command("list")
@@ -89,25 +99,9 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
 
 @app.command("run")
 def run(
-    name: StudyName,
-    scale: ScaleOption = "smoke",
-    runs: Runs = Path("runs"),
-    race_name: Annotated[
-        str | None, typer.Option("--name", help="Name of the race; by default the study's and the scale's.")
-    ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Runs of each configuration.")] = 1,
-    dataset: DataSet = None,
-    data_url: DataUrl = None,
-    bad_data: BadDataOption = "fail",
-    naming: Annotated[
-        str | None,
-        typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.",
-                     autocompletion=completion.one_of("plain", "published")),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")] = False,
-    on: On = None,
-    place: Place = None,
-    mirror: Mirror = None,
+    name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
+    repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
+    naming: Naming = None, dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None,
     json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.

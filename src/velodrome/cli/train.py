@@ -48,7 +48,7 @@ def train_command(
     Exit codes: 0 finished, 1 the run failed, 2 the request is not valid, 130 Ctrl-C.
     """  # noqa: E501
     from velodrome.api.train import train
-    from velodrome.cli.console import run_visibly
+    from velodrome.cli.run_output import run_visibly
 
     job = job_from(file, fields, trust_code, on)
     target = where(on, place, job)
@@ -78,7 +78,7 @@ def resume_command(
     Example: `velodrome resume torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """
     from velodrome.api.train import admit, resume
-    from velodrome.cli.console import run_visibly
+    from velodrome.cli.run_output import run_visibly
     from velodrome.run.store import Store
     from velodrome.run.trust import code_of
 
@@ -108,7 +108,7 @@ def attach_command(
     Example: `velodrome attach torch-ddp-2w-digits-dense-128-128b-261116-101500`
     """
     from velodrome.api.train import admit, attach
-    from velodrome.cli.console import run_visibly
+    from velodrome.cli.run_output import run_visibly
     from velodrome.run.store import Store
 
     _, names = asking(lambda names: (admit(run, Store(runs), names, launched=True), names), trust_code)

@@ -150,21 +150,6 @@ def load_mapped(name: str, *, seed: int, validation: float, bad_data: BadData = 
     return _images(name, data_set(name, bad_data).load_mapped(seed, validation))
 
 
-def from_function(name: str) -> bool:
-    """Whether a function of the user's makes the examples, which may be others for another seed."""
-    return data_set(name).from_function
-
-
-def files(name: str, *, bad_data: BadData = "fail") -> tuple[int, ...]:
-    """Examples of each file that the training part lies in; none for data that does not lie in files."""
-    return data_set(name, bad_data).file_sizes()
-
-
-def load_files(name: str, numbers: Sequence[int], *, validation: float, bad_data: BadData = "fail") -> ExampleSet:
-    """Only these files of the training part, and the whole of the others."""
-    return data_set(name, bad_data).load_files(numbers, validation)
-
-
 def load_text(name: str, *, bad_data: BadData = "fail") -> Text:
     """A text as numbers of words. Fetches what is missing; see `prepare`."""
     return data_set(name, bad_data).load_text()
@@ -185,8 +170,3 @@ def prepare_own(name: str, progress: Progress | None = None, *, bad_data: BadDat
 def verify(name: str, *, bad_data: BadData = "fail") -> Sequence[Checked]:
     """What is stored of a data set, file by file, compared with its checksums."""
     return data_set(name, bad_data).verify()
-
-
-def forget_damaged(name: str, *, bad_data: BadData = "fail") -> None:
-    """Remove damaged decoded data of a data set, so that `prepare` rebuilds it."""
-    data_set(name, bad_data).forget_damaged()

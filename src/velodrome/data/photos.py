@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.base import Fault, Faults, Progress
-from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
+from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, check_room, notes_of
 from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
+    Pick,
     divide,
     fingerprints_of_files,
     large_enough,
+    mapped,
+    picked,
     sizes_of,
     unused_validation,
     with_split_warnings,
@@ -76,20 +79,24 @@ class CachedImageSet(CachedSource):
         )
 
     def load(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, _part)
+        return self._loaded(seed, validation, picked)
 
     def load_mapped(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, _mapped_part)
+        return self._loaded(seed, validation, mapped)
 
-    def _loaded(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
+    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
         kept = self.decoded()
         names = ("images", "labels", "parts", "rows", "fingerprints")
         images, labels, parts, rows, prints = (kept.array(name) for name in names)
         division = self.divide(labels, parts, seed, validation)
+        divided = (
+            image_part(pick(images, rows[chosen]), np.ascontiguousarray(labels[chosen], dtype=np.int64))
+            for chosen in division
+        )
         class_names = tuple(kept.about["class_names"])
         data = image_set(
-            self.name, *(part(images, labels, rows, chosen) for chosen in division), classes=len(class_names),
-            class_names=class_names, notes=(*notes_of(kept.about), *self.division_notes(parts, validation)),
+            self.name, *divided, classes=len(class_names), class_names=class_names,
+            notes=(*notes_of(kept.about), *self.division_notes(parts, validation)),
         )
         return with_split_warnings(data, [prints[chosen] for chosen in division])
 
@@ -103,46 +110,6 @@ class CachedImageSet(CachedSource):
         """What a reader of a run should know of the division."""
         return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
                                  validation)
-
-
-def _part(
-    images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> ExamplePart:
-    where = rows[chosen]
-    # Neighbours stay mapped, shared by all processes of a host; a scattered choice is copied.
-    together = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
-    taken = images[where[0] : where[-1] + 1] if together else images[where]
-    return image_part(taken, np.ascontiguousarray(labels[chosen], dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class ChosenRows:
-    """Some rows of memory-mapped images: only the slices that are read are copied."""
-
-    images: NDArray[np.uint8]
-    rows: NDArray[np.int64]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.images.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        return self.images.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape)
-
-    def __getitem__(self, taken: slice) -> NDArray[np.uint8]:
-        return self.images[self.rows[taken]]
-
-
-def _mapped_part(
-    images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.int64], chosen: NDArray[np.int64]
-) -> ExamplePart:
-    some = ChosenRows(images, rows[chosen])
-    return image_part(some, np.ascontiguousarray(labels[chosen], dtype=np.int64))  # type: ignore[arg-type]
 
 
 def write_arrays(

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -22,6 +22,8 @@ from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+#: The names of these.
+PARTS = ("train", "validation", "test")
 #: What a part of the user's own data may be called, in small letters.
 PART_NAMES: Mapping[str, int] = {
     "train": TRAIN, "training": TRAIN,
@@ -95,6 +97,44 @@ def divide(
     if not len(validated):
         train, validated = draw(train, held_out(len(train), validation), VALIDATION_DRAW)
     return train, validated, test
+
+
+#: Some rows of an array, by their numbers.
+Pick: TypeAlias = "Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]"
+
+
+def picked(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """Some rows: neighbours stay mapped, shared by all processes of a host; a scattered choice is copied."""
+    together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
+    taken: NDArray[Any] = array[int(rows[0]) : int(rows[-1]) + 1] if together else array[rows]
+    return taken
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """Some rows of memory-mapped images: only the slices that are read are copied."""
+
+    images: NDArray[np.uint8]
+    rows: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.images.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[np.uint8]:
+        return self.images.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape)
+
+    def __getitem__(self, taken: slice) -> NDArray[np.uint8]:
+        return self.images[self.rows[taken]]
+
+
+#: For a single pass from front to back: nothing is copied until it is read.
+mapped: Pick = ChosenRows  # type: ignore[assignment]
 
 
 def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import recipe_of
 from velodrome.catalog.registry import engine_of, engines
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of
 from velodrome.job.optimization import WEIGHTS_FILES, Span, parse_milestones
 
 #: Fields of a recipe that are meant for its optimizer alone.
@@ -100,8 +100,8 @@ def _check_schedule(job: Job) -> None:
 def _check_constant_rate(job: Job, strategy: Strategy) -> None:
     for name in _OF_RATE:
         value = getattr(job, name)
-        if value != Job.model_fields[name].default:
-            others = [one for one in strategy.consistencies if one not in strategy.constant_rate]
+        if value != default_of(name):
+            others = [str(model) for model in strategy.consistencies if model not in strategy.constant_rate]
             raise BadRequest(f"--{name} {value}: {_keeps_rate(job, strategy)}; leave it out, or choose --consistency "
                              f"{' or '.join(others)}")
 

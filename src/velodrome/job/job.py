@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from velodrome.catalog.exchange import Consistency
 from velodrome.catalog.models import MODEL_NAMES
-from velodrome.catalog.registry import DEFAULT_ENGINE
+from velodrome.catalog.options import Positive, placed
+from velodrome.catalog.registry import DEFAULT_ENGINE, consistencies, frameworks, options
+from velodrome.errors import BadRequest
 from velodrome.job.faults import parse_fault
 from velodrome.job.optimization import Optimization
-from velodrome.job.optimization import Positive as Positive
 
 BatchScope = Literal["global", "per-worker"]
 Sharding = Literal["auto", "file", "data", "off"]
 Pixels = Literal["auto", "unit", "byte", "standardize"]
 #: Workers and servers that a job may have, each: plans, names and lists have an entry for every one.
 MOST_PROCESSES = 65_536
-#: What `--schedule` also takes: no schedule of the learning rate has these names.
-PIPELINE_SCHEDULES = ("gpipe", "1f1b")
 
 
 class Job(Optimization):
-    """What to train, how to distribute it, and when to stop."""
+    """What to train, how to distribute it, and when to stop.
+
+    The fields here are those of every job. Options of engines, strategies and tasks (`catalog/options.py`) are fields
+    like them, and read by `OPTION.of(job)`; `job_fields()` has both.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False, ser_json_inf_nan="constants"
+        frozen=True, extra="allow", protected_namespaces=(), allow_inf_nan=False, ser_json_inf_nan="constants"
     )
 
     dataset: str = Field("digits", description="name of a data set; `velodrome data list` shows them")
@@ -46,33 +65,12 @@ class Job(Optimization):
         "one that has the strategy, else torch, or tensorflow if only that is installed"
     )
     strategy: str = Field("single", description="how the engine distributes training; `velodrome engines` lists them")
-    consistency: Literal["bsp", "asp"] | None = Field(
+    consistency: str | None = Field(
         None, description="consistency model, for strategies that have several: workers wait for one another after "
         "every step (bsp) or never (asp); `velodrome engines` lists them"
     )
-    framework: Literal["torch", "tensorflow"] | None = Field(
+    framework: str | None = Field(
         None, description="which framework computes, for engines that train with several (horovod); by default torch"
-    )
-    sync_every: Positive | None = Field(
-        None, description="for local-sgd and diloco: steps after which the workers combine their weights; by default 8 "
-        "for local-sgd and 50 for diloco"
-    )
-    compress: str | None = Field(
-        None, description="for ddp: how gradients are compressed before they are summed: fp16, bf16, or powersgd:RANK "
-        "for matrices of that rank; by default they are not"
-    )
-    micro_batches: Positive | None = Field(
-        None, description="for pipeline: parts of a batch that pass through the stages one after another; by default "
-        "two for each worker, and at least 4"
-    )
-    pipeline_schedule: Literal["gpipe", "1f1b"] | None = Field(
-        None, description="for pipeline: all forward passes before all backward passes (gpipe), or one backward pass "
-        "after each forward pass as soon as possible, which keeps fewer activations (1f1b); by default 1f1b; "
-        "--schedule takes these two names as well"
-    )
-    mesh: str | None = Field(
-        None, description="for fsdp and tensor: several groups of workers, as data=2,tensor=2: two groups divide "
-        "the batch, and two workers of each group the model; by default one group"
     )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
@@ -103,7 +101,6 @@ class Job(Optimization):
     )
     epochs: Positive = Field(5, description="passes over the training set, by all workers together")
     steps: Positive | None = Field(None, description="stop after this many training steps, even within an epoch")
-    unroll: Positive = Field(20, description="time steps of truncated backpropagation, for language models")
     sharding: Sharding = Field(
         "auto", description="how data is sharded over workers: whole files (file), every n-th example (data), all data "
         "to every worker (off), or file if there are enough files and data otherwise (auto)"
@@ -136,18 +133,6 @@ class Job(Optimization):
     on: str | None = Field(
         None, description="launcher or cluster that the job runs on, as `--on` takes it; by default that of the command"
     )
-    fusion_threshold_mb: float | None = Field(
-        None, ge=0, le=16_384, description="for horovod: megabytes of gradients collected into one all-reduce; 0 sends "
-        "each by itself, by default Horovod's own 128"
-    )
-    cycle_time_ms: float | None = Field(
-        None, gt=0, le=60_000, description="for horovod: milliseconds between two checks for gradients that are ready; "
-        "by default Horovod's own 1"
-    )
-    timeline_steps: int | None = Field(
-        None, ge=0, le=2**63 - 1, description="for horovod: first steps whose timeline is saved with the run "
-        "(`horovod-timeline.json`); by default 20, no more than throughput leaves out"
-    )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(
         default_factory=list, description="faults to inject during training, as `partition node3 20s..30s`, "
@@ -155,37 +140,68 @@ class Job(Optimization):
     )
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")
 
-    @model_validator(mode="before")
+    if TYPE_CHECKING:  # names of options are known only to the catalog
+        def __init__(self, **fields: Any) -> None: ...
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _schedule_of_a_pipeline(cls, fields: Any) -> Any:
-        """Read `--schedule gpipe` and `--schedule 1f1b` as the pipeline's."""
-        if not isinstance(fields, Mapping) or fields.get("schedule") not in PIPELINE_SCHEDULES:
-            return fields
-        chosen = fields["schedule"]
-        if fields.get("pipeline_schedule") not in (None, chosen):
-            raise ValueError(f"--schedule {chosen} and --pipeline-schedule {fields['pipeline_schedule']}: choose one")
-        rest = {name: value for name, value in fields.items() if name != "schedule"}
-        return {**rest, "pipeline_schedule": chosen}
+    def _with_options(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate the fields of every job and the options alike; refuse all other names."""
+        if not isinstance(given, Mapping):
+            return validate(given)
+        fields, mistakes = _in_own_fields(given), list[Any]()
+        of_all = cls.model_fields
+        try:
+            job = validate({name: value for name, value in fields.items() if name in of_all})
+        except ValidationError as error:
+            mistakes += error.errors()
+        try:
+            extra = _options_model().model_validate({key: value for key, value in fields.items() if key not in of_all})
+        except ValidationError as error:
+            mistakes += error.errors()
+        if mistakes:
+            raise ValidationError.from_exception_data(cls.__name__, [
+                InitErrorDetails(type=PydanticCustomError(each["type"], each["msg"]), loc=each["loc"],
+                                 input=each["input"]) for each in mistakes
+            ])
+        assert job.model_extra is not None
+        job.model_extra.update(extra)
+        job.model_fields_set.update(extra.model_fields_set)
+        return job
+
+    @model_serializer(mode="wrap")
+    def _in_order(self, serialize: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
+        """The fields in the order of files. Options are left out like other fields, and where they are not set if
+        earlier versions did not write them."""
+        fields = serialize(self)
+        for name, option in options().items():
+            unset, usual = name not in self.model_fields_set, option.of(self) == option.default
+            if (info.exclude_unset and unset) or (usual and (info.exclude_defaults or option.after is None)):
+                fields.pop(name, None)
+        return {name: fields[name] for name in job_fields() if name in fields}
+
+    @field_validator("consistency")
+    @classmethod
+    def _consistency_parses(cls, text: str | None) -> str | None:
+        try:
+            if text is not None:
+                Consistency.parse(text)
+        except ValueError:
+            raise ValueError(f"must be {_either(consistencies())}") from None
+        return text
+
+    @field_validator("framework")
+    @classmethod
+    def _framework_is_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in frameworks():
+            raise ValueError(f"must be {_either(frameworks())}")
+        return name
 
     @field_validator("target")
     @classmethod
     def _target_parses(cls, text: str | None) -> str | None:
         if text is not None:
             Target.parse(text)
-        return text
-
-    @field_validator("compress")
-    @classmethod
-    def _compression_parses(cls, text: str | None) -> str | None:
-        if text is not None:
-            Compression.parse(text)
-        return text
-
-    @field_validator("mesh")
-    @classmethod
-    def _mesh_parses(cls, text: str | None) -> str | None:
-        if text is not None:
-            Mesh.parse(text)
         return text
 
     @field_validator("faults")
@@ -201,16 +217,14 @@ class Job(Optimization):
         return "float64" if self.dtype == "float64" else "float32"
 
 
-#: The fields of a job by topic, as help and reference show them. Every field belongs to one group.
-GROUPS: dict[str, tuple[str, ...]] = {
+#: The fields of every job by topic, as help and reference show them. Every field belongs to one group.
+_GROUPS: dict[str, tuple[str, ...]] = {
     "Data": ("dataset", "pixels", "validation", "sharding", "transform", "bad_data"),
-    "Model": ("model", "model_args", "task", "weights", "unroll", "dtype"),
+    "Model": ("model", "model_args", "task", "weights", "dtype"),
     "Script": ("script", "script_args", "read"),
     "Distribution": (
-        "engine", "strategy", "consistency", "framework", "sync_every", "compress", "micro_batches",
-        "pipeline_schedule", "mesh", "implementation", "workers", "servers", "threads", "on", "keep_going",
-        "fusion_threshold_mb", "cycle_time_ms", "timeline_steps", "start_timeout", "stall_timeout",
-        "faults",
+        "engine", "strategy", "consistency", "framework", "implementation", "workers", "servers", "threads", "on",
+        "keep_going", "start_timeout", "stall_timeout", "faults",
     ),
     "Optimization": (
         "batch_size", "batch_scope", "accumulate", "optimizer", "learning_rate", "scale_rate", "weight_decay",
@@ -222,39 +236,78 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Compression(NamedTuple):
-    """How gradients are compressed."""
-
-    kind: Literal["fp16", "bf16", "powersgd"]
-    #: Of the matrices that PowerSGD sends in place of a gradient.
-    rank: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Compression:
-        """From `fp16`, `bf16` or `powersgd:RANK`."""
-        kind, _, rank = text.partition(":")
-        if text in ("fp16", "bf16"):
-            return cls(text)  # type: ignore[arg-type]
-        if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
-            return cls("powersgd", int(rank))
-        raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
+@cache
+def _options_model() -> type[BaseModel]:
+    """The options as a model: it validates them, and refuses other names."""
+    if taken := options().keys() & Job.model_fields.keys():
+        raise BadRequest(f"an engine has an option {min(taken)!r}, which is a field of every job: update or remove its "
+                         "package")
+    fields = {name: (option.type, Field(option.default, description=option.help)) for name, option in options().items()}
+    config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    return create_model("Options", __config__=config, **fields)  # type: ignore[call-overload, no-any-return]
 
 
-class Mesh(NamedTuple):
-    """Workers in groups: the groups divide a batch, and the workers of each group a model."""
+@cache
+def job_fields() -> dict[str, FieldInfo]:
+    """Every field of a job, options among them, in the order of files."""
+    fields = {**Job.model_fields, **_options_model().model_fields}
+    names = placed(Job.model_fields, options().values(), lambda option: option.stored_after or option.after)
+    return {name: fields[name] for name in names}
 
-    groups: int
-    #: The strategy that divides the model, and among how many workers.
-    strategy: str
-    members: int
 
-    @classmethod
-    def parse(cls, text: str) -> Mesh:
-        """From `data=2,tensor=2`."""
-        match = re.fullmatch(r"\s*data=(\d+)\s*,\s*([a-z][a-z0-9-]*)=(\d+)\s*", text)
-        if match is None or not int(match[1]) or not int(match[3]):
-            raise ValueError(f"{text!r} is no mesh: write one such as data=2,tensor=2")
-        return cls(int(match[1]), match[2], int(match[3]))
+@cache
+def job_groups() -> dict[str, list[str]]:
+    """The names of all fields of a job by topic, as help and reference show them."""
+    topics = dict.fromkeys([*_GROUPS, *(option.group for option in options().values())])
+    return {
+        group: placed(_GROUPS.get(group, ()), [option for option in options().values() if option.group == group],
+                      lambda option: option.after) for group in topics
+    }
+
+
+def default_of(name: str) -> Any:
+    """The default of a field of a job."""
+    return job_fields()[name].get_default(call_default_factory=True)
+
+
+def choices_of(name: str, field: FieldInfo) -> tuple[str, ...]:
+    """The values of a field of a job or a race, where there are a few that can be listed."""
+    if name in ("consistency", "framework"):
+        return consistencies() if name == "consistency" else frameworks()
+    annotation = field.annotation
+    literal = next((part for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal), None)
+    return tuple(map(str, get_args(literal)))
+
+
+def field_taking(name: str, values: Iterable[Any]) -> str:
+    """The field that values given for another one are meant for: options may say that a field takes theirs as well."""
+    for option in options().values():
+        if option.also == name:
+            choices = choices_of(option.name, job_fields()[option.name])
+            return option.name if all(value in choices for value in values) else name
+    return name
+
+
+def _in_own_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, with each value in the field that it is meant for."""
+    others = [option.also for option in options().values() if option.also in given]
+    moved = {name: field for name in filter(None, others) if (field := field_taking(name, [given[name]])) != name}
+    for name, field in moved.items():
+        if given.get(field) not in (None, given[name]):
+            raise ValueError(f"{flag(name)} {given[name]} and {flag(field)} {given[field]}: choose one")
+    kept = {name: value for name, value in given.items() if name not in moved}
+    return {**kept, **{field: given[name] for name, field in moved.items()}}
+
+
+def flag(name: str) -> str:
+    """A field as messages name it: `--batch-size`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _either(names: Sequence[str]) -> str:
+    """`'a', 'b' or 'c'`."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 class Target(BaseModel):

@@ -14,7 +14,7 @@ from typing import Any
 from velodrome.catalog.registry import engines
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.job.job import Job, job_fields
 from velodrome.job.race import Entry, Prefix, Race, combinations, refusal
 from velodrome.job.read import in_words
 from velodrome.job.resolve import roles_of
@@ -88,7 +88,7 @@ def varied_fields(race: Race) -> list[str]:
     # A baseline that was added changes no name.
     entries = combinations(race.model_copy(update={"baseline": None, "repeat": 1})).entries
     for name in asked:
-        if name in Job.model_fields and name not in _ALWAYS:
+        if name in job_fields() and name not in _ALWAYS:
             words = {(entry.job.dataset, entry.job.model, _word(entry, name)) for entry in entries}
             found += [name] if len(words) > len({word[:2] for word in words}) else []
     return found

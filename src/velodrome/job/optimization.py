@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
+from velodrome.catalog.options import Positive
+
 #: The optimizers by name; others are the user's, as `module:function`.
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
 DEFAULT_LEARNING_RATE: dict[str, float] = {"adam": 0.001, "adamw": 0.001, "sgd": 0.1, "momentum": 0.05}
@@ -26,7 +28,6 @@ OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 WEIGHTS_FILES = (".safetensors", ".keras", ".weights.h5")
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 
-Positive = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Schedule = Literal["constant", "cosine", "linear", "step"]
 ScaleRate = Literal["none", "linear", "sqrt"]
 

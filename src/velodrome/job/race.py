@@ -23,9 +23,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from velodrome.catalog.options import Positive
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.errors import BadRequest, which_name
-from velodrome.job.job import PIPELINE_SCHEDULES, Job, Positive
+from velodrome.job.job import Job, field_taking, job_fields
 from velodrome.job.quantities import seconds_of, share_of
 from velodrome.job.read import FIELDS_LISTED_BY, entry_in_words, in_words, make_job, reason_of
 from velodrome.job.resolve import baselines, controls, resolve, varies_distribution, within_limits
@@ -138,8 +139,7 @@ class Race(BaseModel):
     def _varies(cls, vary: dict[str, list[Any]]) -> dict[str, list[Any]]:
         if empty := [name for name, values in vary.items() if not values]:
             raise ValueError(f"{empty[0]!r} has no values: name at least one, or leave it out")
-        if all(value in PIPELINE_SCHEDULES for value in vary.get("schedule", ["constant"])):
-            vary = {"pipeline_schedule" if name == "schedule" else name: values for name, values in vary.items()}
+        vary = {field_taking(name, values): values for name, values in vary.items()}
         return {name: [*map(_entry, values)] if name == "entry" else values for name, values in vary.items()}
 
 
@@ -182,7 +182,7 @@ def parse_race(content: dict[str, Any]) -> Race:
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        where = "put it under 'job'" if name in Job.model_fields else which_name(name, Race.model_fields)
+        where = "put it under 'job'" if name in job_fields() else which_name(name, Race.model_fields)
         return f"no field {name!r}: {where}"
     return f"{name} {in_words(error['input'])!r}: {reason_of(error)}"
 
@@ -195,8 +195,8 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
         name = name.strip().replace("-", "_")
         if not equals or not values:
             raise BadRequest(f"--vary {word!r}: write it as field=value,value, for example workers=1,2")
-        if name != "entry" and name not in Job.model_fields:
-            hint = which_name(name, ["entry", *Job.model_fields], FIELDS_LISTED_BY)
+        if name != "entry" and name not in job_fields():
+            hint = which_name(name, ["entry", *job_fields()], FIELDS_LISTED_BY)
             raise BadRequest(f"--vary {word!r}: no field {name!r}; {hint}")
         items = [item.strip() for item in _split(word, values)]
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from velodrome.errors import BadRequest, which_name
-from velodrome.job.job import Job
+from velodrome.job.job import Job, flag, job_fields
 
 #: Characters of a quoted value; nobody reads more of it.
 _MOST = 80
@@ -57,10 +57,10 @@ def make_job(fields: dict[str, Any]) -> Job:
 def _sentence(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"no field {name!r}: {which_name(name, Job.model_fields, FIELDS_LISTED_BY)}"
+        return f"no field {name!r}: {which_name(name, job_fields(), FIELDS_LISTED_BY)}"
     if not name:  # what several fields say together
         return reason_of(error)
-    option = "--fault" if name == "faults" else f"--{name.replace('_', '-')}"
+    option = "--fault" if name == "faults" else flag(name)
     given, reason = repr(error["input"]), reason_of(error)
     if isinstance(error["input"], dict | list):
         given = repr(in_words(error["input"]))

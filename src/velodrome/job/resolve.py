@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from velodrome.catalog.base import Strategy
 from velodrome.catalog.models import ARRAY_MODEL, EXAMPLE_TASKS, recipe_of, task_of_model
-from velodrome.catalog.registry import DEFAULT_ENGINE, SINGLE, engine_alone, engine_of, engines, strategy_of
+from velodrome.catalog.registry import (
+    DEFAULT_ENGINE,
+    SINGLE,
+    engine,
+    engine_alone,
+    engine_of,
+    engines,
+    known_strategy,
+    options,
+    options_of,
+    strategy_of,
+    users_of,
+)
 from velodrome.errors import BadRequest
 from velodrome.job.check_optimization import batch_of_step as batch_of_step
 from velodrome.job.check_optimization import check_optimization, without_conflicts
-from velodrome.job.job import Job, Mesh
+from velodrome.job.job import Job, default_of, flag
 from velodrome.job.script import refuse_without_script, resolve_script
 
 
@@ -35,8 +46,8 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     # A model that the engine lacks is refused for that, and not for an option of its recipe.
     taken = own if models is not None and job.model not in models else {}
     for name in engine_of(job).without:
-        if name not in taken and getattr(job, name) != Job.model_fields[name].default:
-            raise BadRequest(f"--{name.replace('_', '-')}: engine {job.engine} cannot do that; leave it out, or choose "
+        if name not in taken and getattr(job, name) != default_of(name):
+            raise BadRequest(f"{flag(name)}: engine {job.engine} cannot do that; leave it out, or choose "
                              "another engine")
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
@@ -54,10 +65,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
         )
     if job.target and job.validation == 0:
         raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
-    if "micro_batches" in strategy.options:
-        job = _with_micro_batches(job)
-    if job.mesh is not None:
-        _check_mesh(job)
+    job = job.model_copy(update=dict(strategy.complete(job)))
     check_optimization(job, strategy)
     if job.keep_going and strategy.synchronous:
         raise BadRequest(f"--keep-going: {named} is synchronous and cannot continue without one of its workers")
@@ -71,47 +79,27 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     )
 
 
-@cache
-def strategy_fields() -> dict[str, list[str]]:
-    """The fields of a job that only some strategies use, with the names of those."""
-    found: dict[str, list[str]] = {}
-    for engine in engines():
-        for strategy in engine.strategies:
-            for name in strategy.options:
-                found.setdefault(name, []).append(f"{engine.name}/{strategy.name}")
-    return found
+def strategy_fields() -> dict[str, Any]:
+    """The fields of a job that only some strategies use, with their defaults."""
+    return {option.name: option.default for option in options().values() if users_of(option)}
+
+
+def _fields_of_others(engine_name: str, strategy_name: str) -> dict[str, Any]:
+    """The fields of a job that only other strategies use than this one, with their defaults."""
+    own = options_of(engine(engine_name), known_strategy(engine_name, strategy_name))
+    return {name: default for name, default in strategy_fields().items() if options()[name] not in own}
 
 
 def _with_options(job: Job, strategy: Strategy, named: str) -> Job:
     """The job with the defaults of its strategy's own fields, or `BadRequest` if it has those of another one."""
-    for name, users in strategy_fields().items():
-        value = getattr(job, name)
-        if value is not None and name not in strategy.options:
-            raise BadRequest(f"--{name.replace('_', '-')} {value}: strategy {named} does not support this option "
+    defaults = options_of(engine_of(job), strategy)
+    for option in options().values():
+        users, value = users_of(option), option.of(job)
+        if users and option not in defaults and value != option.default:
+            raise BadRequest(f"{flag(option.name)} {value}: strategy {named} does not support this option "
                              f"({' and '.join(users)} {'does' if len(users) == 1 else 'do'}); leave it out")
-    missing = {name: value for name, value in strategy.options.items() if getattr(job, name) is None}
-    return job.model_copy(update=missing)
-
-
-def _with_micro_batches(job: Job) -> Job:
-    """A job of a pipeline with its number of micro-batches, by default two for each worker; or `BadRequest`."""
-    count = job.micro_batches or min(job.batch_size, max(4, 2 * job.workers))
-    if count > job.batch_size:
-        raise BadRequest(f"--micro-batches {count}: a batch of {job.batch_size} has fewer examples; choose fewer")
-    if job.pipeline_schedule == "1f1b" and count < job.workers:
-        raise BadRequest(f"--micro-batches {count}: --pipeline-schedule 1f1b needs one for each of the {job.workers} "
-                         "workers at least; choose more, or --pipeline-schedule gpipe")
-    return job.model_copy(update={"micro_batches": count})
-
-
-def _check_mesh(job: Job) -> None:
-    mesh = Mesh.parse(job.mesh or "")
-    if mesh.strategy != job.strategy:
-        right = f"data={mesh.groups},{job.strategy}={mesh.members}"
-        raise BadRequest(f"--mesh {job.mesh!r}: the strategy is {job.strategy}; write {right}")
-    if mesh.groups * mesh.members != job.workers:
-        raise BadRequest(f"--mesh {job.mesh!r} has {mesh.groups * mesh.members} workers; use --workers "
-                         f"{mesh.groups * mesh.members}, and not {job.workers}")
+    unset = {option.name: default for option, default in defaults.items() if option.of(job) == option.default}
+    return job.model_copy(update=unset)
 
 
 def _with_task(job: Job) -> Job:
@@ -161,16 +149,15 @@ def roles_of(job: Job) -> list[tuple[str, int]]:
 
 def replicas_of(job: Job) -> int:
     """Among how many workers, or groups of them, the examples of a job are divided."""
-    if strategy_of(job).divides_batch:
+    strategy = strategy_of(job)
+    if strategy.divides_batch:
         return job.workers
-    return Mesh.parse(job.mesh).groups if job.mesh else 1
+    return strategy.groups(job)
 
 
 def replica_of(job: Job, rank: int) -> int:
     """The place of a worker among those: workers of one group train on the same examples."""
-    if strategy_of(job).divides_batch:
-        return rank
-    return rank // Mesh.parse(job.mesh).members if job.mesh else 0
+    return rank * replicas_of(job) // job.workers
 
 
 def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
@@ -214,13 +201,13 @@ def _controlled() -> set[str]:
 
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """The `single` job of each job and its engine, resolved; jobs that have none, or are one, are left out."""
-    for job, engine in jobs:
-        alone = engine_alone(engine)
+    for job, engine_name in jobs:
+        alone = engine_alone(engine_name)
         if job.strategy == SINGLE or job.script is not None or alone is None:
             continue
-        dropped = {*_OF_SEVERAL, *strategy_fields()}
+        dropped = {*_OF_SEVERAL, *_fields_of_others(alone, SINGLE)}
         fields = {name: value for name, value in job.model_dump(exclude_unset=True).items() if name not in dropped}
-        if usual := strategy_of(job.model_copy(update={"engine": engine})).optimizer:
+        if usual := strategy_of(job.model_copy(update={"engine": engine_name})).optimizer:
             fields.setdefault("optimizer", usual)
         single = Job.model_validate({**fields, "engine": alone, "strategy": SINGLE})
         try:
@@ -232,17 +219,19 @@ def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
 
 def controls(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     """One worker alone of each job and its engine whose strategy needs that, resolved."""
-    for job, engine in jobs:
+    for job, engine_name in jobs:
         if job.workers > 1 and job.script is None and job.strategy in _controlled():
             batch = job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
-            yield resolve(job.model_copy(update={"engine": engine, "workers": 1, "batch_size": batch, "faults": []}))
+            one_worker = {"engine": engine_name, "workers": 1, "batch_size": batch, "faults": []}
+            yield resolve(job.model_copy(update=one_worker))
 
 
 def alone(job: Job) -> Job:
     """The same model, data and batch in one process, resolved: what trains, without anything about distribution."""
+    name = engine_alone(job.engine) or job.engine
     return resolve(job.model_copy(update={
-        "engine": engine_alone(job.engine) or job.engine, "strategy": SINGLE, "consistency": None, "workers": 1,
+        "engine": name, "strategy": SINGLE, "consistency": None, "workers": 1,
         "servers": 0, "implementation": "velodrome", "keep_going": False, "batch_scope": None, "sharding": "auto",
         "target": None, "faults": [],
-        **dict.fromkeys(strategy_fields()),
+        **_fields_of_others(name, SINGLE),
     }))

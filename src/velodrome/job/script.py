@@ -7,12 +7,11 @@ import ast
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from velodrome.catalog.registry import engine
 from velodrome.catalog.script import LABEL
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
 NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
@@ -58,7 +57,7 @@ def _value(text: str, job: Job) -> int:
                 if name not in NAMES:
                     raise refuse(f"names {name!r}, which is no field; choose from {', '.join(NAMES)}")
                 if (value := getattr(job, name)) is None:
-                    raise refuse(f"needs {name}, which has no value: give --{name.replace('_', '-')}")
+                    raise refuse(f"needs {name}, which has no value: give {flag(name)}")
                 return int(value)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -of(operand)
@@ -210,19 +209,18 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     if "engine" not in job.model_fields_set:
         job = job.model_copy(update={"engine": default_engine})
     chosen = engine(job.engine, job.framework)
-    if job.strategy not in (_default("strategy"), LABEL):
+    if job.strategy not in (default_of("strategy"), LABEL):
         raise BadRequest(f"--strategy {job.strategy!r}: a script brings its own distribution; leave strategy out")
     for name, label in (("dataset", LABEL), ("model", job.script)):
         if getattr(job, name) == label:
-            job = job.model_copy(update={name: _default(name)})
+            job = job.model_copy(update={name: default_of(name)})
     passed_on = fields_in(job.script_args)
-    for name in Job.model_fields:
-        if name not in FIELDS | passed_on and getattr(job, name) != _default(name):
-            option = f"--{name.replace('_', '-')}"
+    for name in job_fields():
+        if name not in FIELDS | passed_on and getattr(job, name) != default_of(name):
             passing = f" as {{{name}}}" if name in NAMES else ""
             raise BadRequest(
-                f"{option}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it has "
-                "such an argument"
+                f"{flag(name)}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it "
+                "has such an argument"
             )
     words_of(job)
     for pattern in job.read:
@@ -236,7 +234,7 @@ def refuse_without_script(job: Job) -> None:
     """Refuse fields that mean nothing without a script."""
     for name in ("script_args", "read"):
         if getattr(job, name):
-            raise BadRequest(f"--{name.replace('_', '-')} is for a script of your own: name it with --script")
+            raise BadRequest(f"{flag(name)} is for a script of your own: name it with --script")
     for name in ("strategy", "dataset", "task"):
         if getattr(job, name) == LABEL:
             raise BadRequest(f"--{name} {LABEL!r} is for a script of your own: name it with --script")
@@ -260,7 +258,3 @@ def check_pattern(text: str) -> None:
         raise BadRequest(f"--read {text!r} is not a regular expression: {error}") from None
     if not pattern.groupindex:
         raise BadRequest(f"--read {text!r} has no named group: write one such as 'loss: (?P<loss>[0-9.]+)'")
-
-
-def _default(name: str) -> Any:
-    return Job.model_fields[name].get_default(call_default_factory=True)

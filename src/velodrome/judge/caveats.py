@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from velodrome.catalog.exchange import ASYNCHRONOUS
 from velodrome.job.script import fields_in
 from velodrome.judge.attempts import cost_of_unseen
 from velodrome.judge.choice import Choice
@@ -18,16 +19,13 @@ from velodrome.judge.phrases import Lead, as_sentence, in_list
 from velodrome.judge.plausibility import implausible, late_note, one_seed_note, straggler_note
 from velodrome.judge.question import Candidate, Question
 
-#: Consistencies under which every worker updates the weights by itself.
-_BY_ITSELF = frozenset({"asp", "ssp", "dssp"})
-
 
 def update_size(row: Row) -> int:
     """Examples behind one update of the weights: of all workers if they are synchronous, else of one."""
     result = row.results[0]
     if recorded := result.get("batch_of_step"):
         return int(recorded)
-    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")) in _BY_ITSELF
+    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")) in ASYNCHRONOUS
     per_worker = row.configuration.fields.get("batch_scope", "per-worker" if by_itself else "global") == "per-worker"
     if by_itself:
         return row.batch_size if per_worker else max(1, row.batch_size // row.workers)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from velodrome.job.job import Job
+from velodrome.job.job import Job, job_fields
 from velodrome.job.resolve import strategy_fields
 from velodrome.job.script import FIELDS, differences, fields_in
 
@@ -57,7 +57,7 @@ _SAID = frozenset({"engine", "strategy", "implementation", "workers", "servers",
 #: Fields that follow from the strategy unless they are varied.
 _OF_STRATEGY = frozenset({"batch_scope", "target", "framework", *strategy_fields()})
 #: Fields that a script of the user's own decides itself, whatever its job says.
-_OF_MODEL = frozenset(Job.model_fields) - FIELDS - {"dataset", "model", "servers"}
+_OF_MODEL = frozenset(job_fields()) - FIELDS - {"dataset", "model", "servers"}
 _SHORT = {"batch_size": "batch", "learning_rate": "rate", "batch_scope": "batch scope", "model_args": "arguments",
           "script_args": "arguments"}
 

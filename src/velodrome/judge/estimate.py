@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
-from velodrome.catalog.base import Exchange
+from velodrome.catalog.exchange import Exchange
 from velodrome.catalog.registry import SINGLE, strategy_of
 from velodrome.job.job import Job
 from velodrome.tasks.registry import task_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from velodrome.catalog.engines.torch import MICRO_BATCHES
 from velodrome.catalog.models import zoo_model
 from velodrome.catalog.registry import strategy_of
 from velodrome.job.job import Job
@@ -19,8 +20,10 @@ def claims_equivalence(job: Job) -> bool:
     """Whether a job should end with the weights of one worker because gradients are summed: those of several
     synchronous workers, each with a part of a batch, or those of a pipeline's micro-batches."""
     strategy = strategy_of(job)
-    divided = replicas_of(job) > 1 or (job.micro_batches or 1) > 1
-    return divided and strategy.synchronous and strategy.exact and job.compress is None
+    divided = replicas_of(job) > 1 or (MICRO_BATCHES.of(job) or 1) > 1
+    return divided and strategy.synchronous and strategy.exact and all(
+        option.exact or option.of(job) is None for option in strategy.options
+    )
 
 
 def zoo_differences(name: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from velodrome.clusters.registry import Where
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job
+from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Race, combinations, parse_race
 from velodrome.job.read import in_words
@@ -74,7 +74,7 @@ def merge(
         content = race.model_dump(exclude_unset=True)
     else:
         content = read_yaml(Path(race)) if race is not None else {}
-        if content and content.keys() <= Job.model_fields.keys():
+        if content and content.keys() <= job_fields().keys():
             raise BadRequest(
                 f"{str(race)!r} is a job: run it with `velodrome train {shlex.quote(str(race))}`, or put its fields "
                 "under 'job', and what varies under 'vary'"

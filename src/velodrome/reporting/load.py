@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
 from velodrome.job.race import Race
 from velodrome.judge.advice import Commands
@@ -155,13 +155,13 @@ def _job(folder: RunFolder) -> dict[str, Any]:
     if not job or not all(isinstance(name, str) for name in job):
         raise _UnreadableError("its job.yaml is not whole")
     try:
-        whole = Job.model_validate({name: value for name, value in job.items() if name in Job.model_fields})
+        whole = Job.model_validate({name: value for name, value in job.items() if name in job_fields()})
     except ValidationError as error:
         raise _UnreadableError(f"its job.yaml has {reason_of(error)}") from error
     if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
     # A text such as '2' is a number to a job, and must be one for the analysis.
-    return {**job, **whole.model_dump(include=job.keys() & Job.model_fields.keys())}
+    return {**job, **whole.model_dump(include=job.keys() & job_fields().keys())}
 
 
 def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:

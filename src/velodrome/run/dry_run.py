@@ -20,7 +20,7 @@ from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, RunFailed, VelodromeError
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
-from velodrome.job.job import Job
+from velodrome.job.job import Job, default_of
 from velodrome.job.resolve import alone, batch_of_step, replicas_of
 from velodrome.judge.estimate import Timing
 from velodrome.models.recipe import DESCRIPTION, read_description
@@ -190,7 +190,7 @@ def job_of_saved_model(folder: RunFolder, trusted: Collection[str] = ()) -> Job:
     strategy = strategy_of(stored)
     share = batch_of_step(stored, strategy) // (replicas_of(stored) if strategy.synchronous else 1) // stored.accumulate
     # A model may take no other batch than the one that each process had. What only training uses is left out.
-    plain = {name: Job.model_fields[name].default for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
+    plain = {name: default_of(name) for name in ("accumulate", "weights", "ema", "schedule", "warmup")}
     return alone(stored.model_copy(update={**plain, "batch_size": max(1, share), "steps": 1}))
 
 

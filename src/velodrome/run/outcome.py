@@ -88,7 +88,7 @@ def build_result(
         "status": status,
         "task": task.name,
         **{name: getattr(job, name) for name in ("dataset", "model", "engine", "strategy")},
-        "consistency": strategy.consistency,
+        "consistency": str(strategy.consistency),
         "launcher": launcher,
         **{name: getattr(job, name) for name in ("workers", "servers", "batch_size", "batch_scope")},
         "batch_of_step": batch,

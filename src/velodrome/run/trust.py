@@ -132,7 +132,7 @@ def _module_file(name: str) -> Path | None:
 
 def _is_function(dataset: str) -> bool:
     with suppress(VelodromeError):
-        return catalogue.from_function(dataset)
+        return catalogue.data_set(dataset).from_function
     return False
 
 

@@ -103,5 +103,3 @@ def _outputs(model: LoadedModel, inputs: dict[str, Array]) -> Array:
         scores, *after = model.run({"words": words[:, column : column + 1], **state})
         state = dict(zip(state, after, strict=True))
     return scores[:, -1]
-
-

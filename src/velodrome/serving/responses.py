@@ -20,16 +20,16 @@ from velodrome.data.sources.text import EOS, UNKNOWN
 from velodrome.models.served import MOST_OF_BATCH, Served
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
-Answer = list[dict[str, Any]]
+Response = list[dict[str, Any]]
 #: Classes that are listed, unless more are asked for.
 TOP = 10
 _FEW = 64
 _CLASSES = frozenset({"classification", "language-model", "binary", "multi-label"})
 
 
-def answers_of(about: Served, scores: Array, top: int = TOP) -> list[Answer]:
+def responses_of(about: Served, scores: Array, top: int = TOP) -> list[Response]:
     """For each example, what the model says: classes with probabilities, the most probable first, or numbers."""
-    return [answer_of(about, row, top) for row in numbers_of(about, scores).tolist()]
+    return [response_of(about, row, top) for row in numbers_of(about, scores).tolist()]
 
 
 def numbers_of(about: Served, scores: Array) -> Array:
@@ -45,7 +45,7 @@ def numbers_of(about: Served, scores: Array) -> Array:
     return _in_units(about, flat)
 
 
-def answer_of(about: Served, row: list[float], top: int = TOP) -> Answer:
+def response_of(about: Served, row: list[float], top: int = TOP) -> Response:
     """One row of `numbers_of` in words."""
     if about.task not in _CLASSES:
         labels = about.classes if len(about.classes) == len(row) else [f"output {n + 1}" for n in range(len(row))]
@@ -105,14 +105,14 @@ _CELLS = 14
 class Explanation:
     """A class, its probability, and for each cell of a grid how much of it is lost when the cell is covered."""
 
-    answer: str
+    predicted: str
     probability: float
     #: Rows from the top, from -1 to 1: positive where the picture speaks for the class.
     grid: list[list[float]]
 
 
 def occlusion(model: LoadedModel, image: Array) -> Explanation:
-    """Cover one square after another with the mean of the picture's border, and see what becomes of the answer.
+    """Cover one square after another with the mean of the picture's border, and see what becomes of its probability.
 
     `image` is a batch of one, as the graph takes it.
     """
@@ -137,7 +137,7 @@ def occlusion(model: LoadedModel, image: Array) -> Explanation:
     plain = probabilities_of(about, model.scores({name: image}))[0]
     best = int(plain.argmax())
     lost = plain[best] - probabilities_of(about, model.scores({name: covered}))[:, best]
-    first = answers_of(about, model.scores({name: image}), 1)[0][0]
+    first = responses_of(about, model.scores({name: image}), 1)[0][0]
     grid = np.round(lost.reshape(rows, columns), 4).tolist()
     return Explanation(first["class"], first["probability"], grid)
 

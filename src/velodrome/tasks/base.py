@@ -181,7 +181,8 @@ class Task(ABC):
 
     def check_engine(self, engine: Engine) -> None:
         """Refuse an engine that has no implementation of this task."""
-        if self.name not in engine.tasks and not _exists(self.module(engine.tasks_of or engine.name)):
+        own = {self.name, self.side} & {*engine.tasks}
+        if not own and not _exists(self.module(engine.tasks_of or engine.name)):
             framework = f" with --framework {engine.framework}" if engine.framework else ""
             raise BadRequest(f"--engine {engine.name}{framework} has no implementation of task {self.name!r}: choose "
                              "another engine")

@@ -15,7 +15,7 @@ from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
 from velodrome.data.examples import ExampleSet
 from velodrome.data.own.functions import with_transform
-from velodrome.data.source import Description
+from velodrome.data.source import Description, Source
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, replica_of, replicas_of, sharding_of
@@ -177,30 +177,26 @@ def fit_model(model: str, data: ExampleSet) -> ExampleSet:
 
 def load_examples(job: Job, place: int) -> ExampleSet:
     """All of the data set, or the files of the worker with a place (`replica_of`) where it trains on no others."""
-    numbers = _files_of_worker(job, place)
-    if numbers is None:
-        return _whole(job)
-    data = catalogue.load_files(job.dataset, numbers, validation=job.validation, bad_data=job.bad_data)
-    if job.pixels == "standardize" and data.own_files and data.statistics is None:
-        # Written by an earlier version: the whole training part has to be read for its statistics.
-        return _whole(job)
-    return data
-
-
-def _whole(job: Job) -> ExampleSet:
-    return catalogue.load_examples(job.dataset, seed=job.seed, validation=job.validation, bad_data=job.bad_data)
+    source = catalogue.data_set(job.dataset, job.bad_data)
+    numbers = _files_of_worker(job, source, place)
+    if numbers is not None:
+        data = source.load_files(numbers, job.validation)
+        # Shards of an earlier version have no statistics: the whole training part has to be read for them.
+        if job.pixels != "standardize" or data.statistics is not None or not data.own_files:
+            return data
+    return source.load(job.seed, job.validation)
 
 
 def _sharding(job: Job, data: ExampleSet) -> str:
     return sharding_of(job, len(data.files), synchronous=strategy_of(job).synchronous)
 
 
-def _files_of_worker(job: Job, place: int) -> range | None:
+def _files_of_worker(job: Job, source: Source, place: int) -> range | None:
     """The files that this worker alone trains on; None if it needs all of the data."""
     strategy, replicas = strategy_of(job), replicas_of(job)
     if not strategy.synchronous or strategy.one_process or replicas == 1 or job.sharding in ("data", "off"):
         return None
-    count = len(catalogue.files(job.dataset, bad_data=job.bad_data))
+    count = len(source.file_sizes())
     return files_of(place, count, replicas) if sharding_of(job, count, synchronous=True) == "file" else None
 
 

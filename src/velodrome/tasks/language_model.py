@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from velodrome.catalog.models import is_own, text_models, zoo_model
+from velodrome.catalog.models import UNROLL, is_own, text_models, zoo_model
 from velodrome.catalog.registry import strategy_of
 from velodrome.data import catalogue
 from velodrome.data.examples import Text
@@ -77,7 +77,7 @@ class LanguageModel(Task):
         strategy = strategy_of(job)
         # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
         workers, groups = (replicas_of(job), 1) if strategy.synchronous else (1, job.workers)
-        return TextSchedule(len(data.train), batch_of_step(job, strategy), job.unroll, workers, groups)
+        return TextSchedule(len(data.train), batch_of_step(job, strategy), UNROLL.of(job), workers, groups)
 
     def schedule_warnings(self, job: Job, data: Text) -> list[str]:
         epoch = self.schedule(job, data, 1)
@@ -86,7 +86,7 @@ class LanguageModel(Task):
             return []
         return [
             f"{left_out:,} of {len(data.train):,} words are left out in every epoch: {epoch.batch * epoch.groups} rows "
-            f"of equal length, read {job.unroll} words at a time, do not hold them"
+            f"of equal length, read {UNROLL.of(job)} words at a time, do not hold them"
         ]
 
 
@@ -96,8 +96,8 @@ def check_rows(job: Job, words: int) -> None:
         raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
     strategy = strategy_of(job)
     rows = batch_of_step(job, strategy) * (1 if strategy.synchronous else job.workers)
-    if words // rows <= job.unroll:
+    if words // rows <= UNROLL.of(job):
         raise BadRequest(
-            f"--batch-size {job.batch_size}: {rows:,} rows of more than {job.unroll} words need more than the "
+            f"--batch-size {job.batch_size}: {rows:,} rows of more than {UNROLL.of(job)} words need more than the "
             f"{words:,} words of {job.dataset}; choose a smaller batch, a smaller --unroll or fewer workers"
         )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.data.examples import ExampleSet, Named
+from velodrome.data.split import PARTS
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.tasks.base import LOSS, Metric, mean_loss
@@ -46,6 +47,7 @@ class Classification(ExampleTask):
     """Counts how many examples were classified correctly."""
 
     name = "classification"
+    side = "arrays"
     metrics = (ACCURACY, LOSS)
     counted = ("correct",)
 
@@ -218,9 +220,6 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-_PARTS = ("train", "validation", "test")
-
-
 def as_classes(job: Job, data: ExampleSet) -> ExampleSet:
     """One whole number per example, from 0 up to, not including, the number of classes."""
     target = _only(job, data, "classification")
@@ -304,8 +303,7 @@ def _only(job: Job, data: ExampleSet, task: str) -> Any:
 
 def _values(data: ExampleSet) -> list[tuple[str, NDArray[Any]]]:
     """The targets of every part that holds them, one array after the other."""
-    parts = ((part, getattr(data, part)) for part in _PARTS)
-    return [(name, array) for name, part in parts for array in part.targets.values()]
+    return [(name, array) for name, part in zip(PARTS, data.parts, strict=True) for array in part.targets.values()]
 
 
 def _each(change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Named], dict[str, NDArray[Any]]]:

@@ -13,13 +13,14 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from velodrome.catalog.models import MODELS, is_own, zoo_model
 from velodrome.catalog.registry import ENGINES, engine, engines
 from velodrome.clusters.registry import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import GROUPS, Job
+from velodrome.job.job import Job, choices_of, job_fields, job_groups
 from velodrome.job.names import check_name, expand
 from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
 from velodrome.job.read import reason_of
@@ -85,7 +86,7 @@ def groups() -> list[Group]:
         FormField("vary", "Vary", "What is raced: a field and its values in each line, as workers=1,2 or "
                   "strategy=single,ddp or entry=tensorflow/parameter-server:1,torch/ddp. With nothing to vary, every "
                   "strategy that can train the model takes part.", "lines"),
-        *(_field(name, Race) for name in OF_RACE),
+        *(_field(name, Race.model_fields[name]) for name in OF_RACE),
         FormField("skip_unavailable", "Skip what is not available", "Leave out jobs for which this machine lacks a "
                   "package, a device or memory, instead of refusing the race.", "flag"),
     ]
@@ -99,10 +100,10 @@ def groups() -> list[Group]:
     ))
     first = Group("Race", tuple(one for one in own if one.name in ("name", "vary", "repeat")))
     limits = Group("How it ends and is judged", tuple(one for one in own if one not in first.fields))
-    common = Group("Job", tuple(_field(name, Job) for name in COMMON))
+    common = Group("Job", tuple(_field(name, job_fields()[name]) for name in COMMON))
     rest = [
-        Group(group, tuple(_field(name, Job) for name in names if name not in COMMON))
-        for group, names in GROUPS.items()
+        Group(group, tuple(_field(name, job_fields()[name]) for name in names if name not in COMMON))
+        for group, names in job_groups().items()
     ]
     return [first, common, limits, where, *(group for group in rest if group.fields)]
 
@@ -116,8 +117,7 @@ def _plain(annotation: Any) -> Any:
     return annotation
 
 
-def _field(name: str, model: type[Race] | type[Job]) -> FormField:
-    field = model.model_fields[name]
+def _field(name: str, field: FieldInfo) -> FormField:
     kind, about = _plain(field.annotation), field.description or name
     default = field.get_default(call_default_factory=True)
     label = name.replace("_", " ")
@@ -127,8 +127,8 @@ def _field(name: str, model: type[Race] | type[Job]) -> FormField:
     }
     if kind is bool:
         return FormField(name, kind="flag", **common)
-    if get_origin(kind) is Literal:
-        return FormField(name, kind="choice", choices=get_args(kind), **common)
+    if choices := choices_of(name, field):
+        return FormField(name, kind="choice", choices=choices, **common)
     if name in ("model_args", "read"):
         return FormField(name, kind="lines", **common)
     suggestions: tuple[str, ...] = {
@@ -183,7 +183,7 @@ def _examine(
     for name, text in texts.items():
         if name in OF_RACE:
             race[name] = text == "true" if known[name].kind == "flag" else text
-        elif name in Job.model_fields and name != "model_args":
+        elif name in job_fields() and name != "model_args":
             lines = known[name].kind == "lines"
             job[name] = text.splitlines() if lines else text == "true" if known[name].kind == "flag" else text
     if not _PARALLEL.fullmatch(texts.get("parallel", "auto")):

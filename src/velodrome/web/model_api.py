@@ -190,7 +190,7 @@ async def explain(request: Request) -> Response:
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_models(request).patient, occlusion, slot.model, image)
     return JsonAnswer({
-        "model": slot.name, "class": found.answer, "probability": found.probability, "map": found.grid,
+        "model": slot.name, "class": found.predicted, "probability": found.probability, "map": found.grid,
         "milliseconds": since(began),
     })
 

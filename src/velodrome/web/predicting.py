@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from velodrome.serving import inputs, responses
 from velodrome.serving.inputs import SMALL_BYTES, file_of
 from velodrome.serving.model import Array, BadInput
-from velodrome.serving.responses import TOP, answer_of, answers_of
+from velodrome.serving.responses import TOP, response_of, responses_of
 from velodrome.web.served_models import ServedModels, Slot
 
 PREDICT = "/api/predict"
@@ -73,7 +73,7 @@ async def _answer_to(scope: Scope, receive: Receive) -> dict[str, Any]:
             raise BadInput('this model reads text: send JSON, {"text": "the words so far"}', 415)
         example = await picture_of(models, slot, kind, body)
     row = await slot.batcher.numbers(example)
-    return _answer(slot, answer_of(about, row, top), began)
+    return _answer(slot, response_of(about, row, top), began)
 
 
 async def _body(receive: Receive) -> bytes:
@@ -106,7 +106,7 @@ async def _next_words(models: ServedModels, slot: Slot, text: str, top: int, beg
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(models.computing, responses.next_words, model, text)
     about = model.about.model_copy(update={"outputs": "probabilities"})
-    return _answer(slot, answers_of(about, found[None], top)[0], began, unknown=responses.unknown_words(model, text))
+    return _answer(slot, responses_of(about, found[None], top)[0], began, unknown=responses.unknown_words(model, text))
 
 
 def _answer(slot: Slot, predictions: list[dict[str, Any]], began: float, **more: Any) -> dict[str, Any]:

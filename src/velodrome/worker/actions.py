@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.catalog.base import Engine
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
-from velodrome.job.job import Mesh
 from velodrome.models.description import check_data
 from velodrome.models.generators import preserved
 from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
-from velodrome.variables import CHECK, EXPORT
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
 from velodrome.worker.loop import Pace, refuse_nan, schedules
@@ -40,18 +39,6 @@ from velodrome.worker.loop import Pace, refuse_nan, schedules
 PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
-
-
-def prepare(context: Context, instead: str) -> None:
-    """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
-    export."""
-    if instead.startswith(CHECK):
-        workers, _, mesh = instead.removeprefix(CHECK).partition(":")
-        context.action = partial(check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
-    elif instead.startswith(EXPORT):
-        context.export_to = Path(instead.removeprefix(EXPORT))
-    else:
-        context.saved_model, context.action = Path(instead), evaluate_saved
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
@@ -63,7 +50,7 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
             events.emit("warning", message=message)
     schedule = schedules(context)(1)
     learner.epoch = 1
-    learner.set_rate(job.rate_of(1))
+    learner.set_rates(np.array([job.rate_of(1)]))
     with events.phase("train", epoch=1):
         learner.begin_epoch(schedule)
         steps, began = min(2, schedule.steps), time.perf_counter()
@@ -168,10 +155,17 @@ class Exporter(Protocol):
 
 
 class Outputs(Protocol):
-    """The module `onnx_export` of an engine whose models another one writes (`Engine.exported_by`)."""
+    """The module `saved` of an engine whose models another one writes as ONNX (`Engine.exported_by`)."""
 
     def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
         """What the model of a folder returns for inputs as the data set stores them."""
+
+
+def fed_images(about: Mapping[str, Any], inputs: Named, dtype: str) -> NDArray[Any]:
+    """Stored images (count, height, width, channels) as the model that a description is of was fed with them."""
+    scale, offset = (np.asarray(about[name], dtype) for name in ("scale", "offset"))
+    images: NDArray[Any] = inputs["x"].astype(dtype) * scale + offset
+    return images
 
 
 def export(context: Context, folder: Path) -> None:
@@ -202,8 +196,9 @@ def export(context: Context, folder: Path) -> None:
 
 def _exporter(engine: Engine) -> ModuleType:
     """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
-    own = f"{engine.worker.rpartition('.')[0]}.onnx_export"
-    for name in (own, f"velodrome.engines.{engine.tasks_of}.onnx_export"):
+    module = "onnx_export" if engine.exported_by is None else "saved"
+    own = f"{engine.worker.rpartition('.')[0]}.{module}"
+    for name in (own, f"velodrome.engines.{engine.tasks_of}.{module}"):
         if find_spec(name) is not None:
             return import_module(name)
     raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
@@ -235,7 +230,7 @@ def _examples(context: Context) -> tuple[Named, Named]:
     if data.kind == "arrays":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
-    length = min(context.job.unroll or _WORDS, _WORDS)
+    length = min(UNROLL.of(context.job) or _WORDS, _WORDS)
     starts = _spread(len(data.test) - length)
     words = np.asarray(data.test)[starts[:, None] + np.arange(length + 1)].astype(np.int64)
     return {"words": words[:, :-1]}, {"y": words[:, -1]}

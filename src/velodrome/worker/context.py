@@ -176,7 +176,7 @@ class Context:
         for note in (*data.notes, *data.caveats) if self.is_chief else ():
             self.events.emit("warning", message=note)
         if self.is_chief:
-            self.events.emit("data", **data.identity(), seeded=catalogue.from_function(self.job.dataset))
+            self.events.emit("data", **data.identity(), seeded=catalogue.data_set(self.job.dataset).from_function)
         return data
 
     @property

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from velodrome import files
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.errors import BadRequest
-from velodrome.job.job import Mesh
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.models.generators import Generators, of_process
 from velodrome.models.initial_weights import read_matching
@@ -83,9 +83,9 @@ class Learner(ABC):
     def begin_epoch(self, schedule: Any) -> None:
         """Begin an epoch with the schedule that the task made for it."""
 
-    @abstractmethod
     def set_rate(self, rate: float) -> None:
-        """Use this learning rate from now on."""
+        """Use this learning rate from now on. Only for a learner whose rate cannot change within an epoch."""
+        raise NotImplementedError
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         """Use these learning rates for the steps of the next epoch; called before it begins. Override it if they may
@@ -276,9 +276,6 @@ class ZooLearner(TransportLearner):
         values, notes = read_matching(self._context.job.weights, shapes)
         self._warn(notes)
         return values
-
-    def set_rate(self, rate: float) -> None:
-        self.set_rates(np.array([rate]))
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._rates = rates

@@ -7,10 +7,12 @@ import os
 import sys
 import traceback
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.registry import engine_of
 from velodrome.catalog.world import World
 from velodrome.data.base import share_host
@@ -28,7 +30,7 @@ from velodrome.events.models import Cause
 from velodrome.files import if_full
 from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
-from velodrome.variables import CHECK, INSTEAD, JOB, WORLD
+from velodrome.variables import CHECK, EXPORT, INSTEAD, JOB, WORLD
 from velodrome.worker.context import Context, Emitter
 from velodrome.worker.host import (
     avoid_missing_tiles,
@@ -126,10 +128,22 @@ def read_context(options: argparse.Namespace, events: Emitter) -> Context:
         events=events, threads=threads, resume=options.resume,
     )
     if instead := os.environ.get(INSTEAD):
-        from velodrome.worker import actions
-
-        actions.prepare(context, instead)
+        _set_action(context, instead)
     return context
+
+
+def _set_action(context: Context, instead: str) -> None:
+    """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
+    export."""
+    from velodrome.worker import actions
+
+    if instead.startswith(CHECK):
+        workers, _, mesh = instead.removeprefix(CHECK).partition(":")
+        context.action = partial(actions.check, workers=int(workers), mesh=Mesh.parse(mesh) if mesh else None)
+    elif instead.startswith(EXPORT):
+        context.export_to = Path(instead.removeprefix(EXPORT))
+    else:
+        context.saved_model, context.action = Path(instead), actions.evaluate_saved
 
 
 def exit_code_of(error: BaseException) -> int:

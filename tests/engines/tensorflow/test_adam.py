@@ -11,6 +11,6 @@ def test_epsilon_is_the_default_of_keras() -> None:
     pytest.importorskip("tensorflow")
     import keras
 
-    from velodrome.engines.tensorflow.optimizers import ADAM_EPSILON
+    from velodrome.engines.tensorflow.weights import ADAM_EPSILON
 
     assert keras.optimizers.Adam().epsilon == ADAM_EPSILON

@@ -14,7 +14,7 @@ tf = pytest.importorskip("tensorflow")
 @pytest.mark.unit
 def test_tensorflow_still_exposes_the_memory_of_a_tensor() -> None:
     """Fails when TensorFlow drops what the in-place reduction relies on; training then falls back to copies."""
-    from velodrome.engines.tensorflow import allreduce
+    from velodrome.engines.tensorflow.strategies import allreduce
 
     assert allreduce.available()
     tensor = tf.ones([100], tf.float64) * 2
@@ -27,7 +27,7 @@ def test_tensorflow_still_exposes_the_memory_of_a_tensor() -> None:
 @pytest.mark.unit
 @pytest.mark.parametrize("broken", ["raises", "copies"])
 def test_memory_that_cannot_be_written_is_not_offered(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
-    from velodrome.engines.tensorflow import allreduce
+    from velodrome.engines.tensorflow.strategies import allreduce
 
     def view(tensor: Any) -> Any:
         if broken == "raises":
@@ -46,5 +46,5 @@ def test_memory_that_cannot_be_written_is_not_offered(monkeypatch: pytest.Monkey
 def test_allreduce_through_copies_ends_with_the_same_weights(train: Any) -> None:
     asked = {"strategy": "allreduce", "workers": 2, "optimizer": "momentum", "dtype": "float64"}
     in_place = train(**asked)
-    copied = train(**asked, without="velodrome.engines.tensorflow.allreduce:available")
+    copied = train(**asked, without="velodrome.engines.tensorflow.strategies.allreduce:available")
     assert largest_difference(in_place.state, copied.state) == 0

@@ -51,7 +51,7 @@ def test_examples_that_the_chief_sends_train_like_those_that_workers_read(
 ) -> None:
     """Where workers cannot map their files the chief sends a part once, and a large one with the closures."""
     asked = {"strategy": "parameter-server", "workers": 1}
-    sent = run(make_job(**asked), data, tmp_path, without=f"velodrome.engines.tensorflow.{without}")
+    sent = run(make_job(**asked), data, tmp_path, without=f"velodrome.engines.tensorflow.strategies.{without}")
     read = train(**asked)
     assert largest_difference(sent.state, read.state) < 1e-9
     assert sent.result["confusion"] == read.result["confusion"]
@@ -62,8 +62,8 @@ def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     """If this fails, TensorFlow has dropped what `worker_data.py` relies on: training works, but examples are sent."""
     pytest.importorskip("tensorflow")
     from velodrome.data.examples import image_part, image_set
-    from velodrome.engines.tensorflow import worker_data
-    from velodrome.engines.tensorflow.examples import Source
+    from velodrome.engines.tensorflow.feed import Source
+    from velodrome.engines.tensorflow.strategies import worker_data
 
     images, labels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2, 1), np.array([2, 0, 1])
     part = image_part(images, labels)
@@ -83,8 +83,8 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     from velodrome.data.examples import image_part
-    from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Source, gather_batch
+    from velodrome.engines.tensorflow import feed
+    from velodrome.engines.tensorflow.feed import Source, gather_batch
     from velodrome.tasks.schedule import by_data
 
     images = np.arange(50, dtype=np.uint8)[:, None, None, None] * np.ones((1, 100, 100, 3), np.uint8)
@@ -94,8 +94,8 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     partitions = [schedule.partition(rank) for rank in range(3)]
     seen: list[list[int]] = [[] for _ in partitions]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
-        patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
-        streamed = feeds.StreamedWindows(Source(part), partitions, thread)
+        patch.setattr(feed, "WINDOW_BYTES", 3 * 8 * 30_000)  # three steps
+        streamed = feed.StreamedWindows(Source(part), partitions, thread)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             for window in streamed.windows(first, last):
                 for mine, batches in zip(seen, window.inputs, strict=True):
@@ -152,8 +152,8 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     from concurrent.futures import ThreadPoolExecutor
 
     from velodrome.data.examples import image_part
-    from velodrome.engines.tensorflow import feeds
-    from velodrome.engines.tensorflow.examples import Source
+    from velodrome.engines.tensorflow import feed
+    from velodrome.engines.tensorflow.feed import Source
     from velodrome.tasks.schedule import by_data
 
     images = np.zeros((50, 10, 10, 1), np.uint8)
@@ -161,10 +161,10 @@ def test_a_process_that_holds_its_data_makes_the_same_calls_as_one_that_reads_it
     mapped = image_part(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(50))
     partitions = [by_data(50, 8, 2, 1, 1).partition(0)]
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
-        patch.setattr(feeds, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
-        streamed = feeds.StreamedWindows(Source(mapped), partitions, thread)
+        patch.setattr(feed, "WINDOW_BYTES", 3 * 8 * 100)  # three steps
+        streamed = feed.StreamedWindows(Source(mapped), partitions, thread)
         source = Source(image_part(images, np.arange(50)))
-        held = feeds.HeldWindows(source, source.tensors(), partitions)
+        held = feed.HeldWindows(source, source.tensors(), partitions)
         for first, last in ((0, 1), (1, 5), (5, 7)):
             lengths = [[window.last - window.first for window in source.windows(first, last)]
                        for source in (streamed, held)]

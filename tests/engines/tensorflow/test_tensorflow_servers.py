@@ -57,14 +57,14 @@ def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with
 ])  # fmt: skip
 def test_closures_are_as_long_as_lets_the_workers_end_together(steps: int, epoch: int, workers: int, size: int) -> None:
     pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.dispatchers import balanced_size
+    from velodrome.engines.tensorflow.strategies.dispatchers import balanced_size
 
     assert balanced_size(steps, epoch, max(1, min(20, epoch // (4 * workers))), workers) == size
 
 
 def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.dispatchers import IndexDispatcher
+    from velodrome.engines.tensorflow.strategies.dispatchers import IndexDispatcher
     from velodrome.tasks.schedule import by_data
 
     asked: list[tuple[Any, ...]] = []
@@ -96,7 +96,7 @@ def test_an_epoch_asks_for_two_graphs_however_small_its_last_batch_is() -> None:
 
 def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.parameter_server import partitioner
+    from velodrome.engines.tensorflow.strategies.parameter_server import partitioner
 
     split = partitioner(3)
     assert list(split(tf.TensorShape([784, 300]), tf.float32)) == [3, 1]
@@ -160,7 +160,7 @@ def test_a_closure_whose_result_is_lost_with_its_worker_runs_again(
     keep_going: bool, losses: int, code: str, again: bool
 ) -> None:
     tf = pytest.importorskip("tensorflow")
-    from velodrome.engines.tensorflow.parameter_server import Closures
+    from velodrome.engines.tensorflow.strategies.parameter_server import Closures
 
     kind = getattr(tf.errors, f"{code}Error")
     errors, asked = [kind(None, None, "failed to connect to all addresses") for _ in range(losses)], []

@@ -24,7 +24,7 @@ RuntimeError: cannot connect to the label service
 
 
 def test_a_function_of_the_users_that_speaks_of_connections_is_no_lost_peer() -> None:
-    from velodrome.engines.tensorflow.cluster import translate_errors
+    from velodrome.engines.tensorflow.strategies.cluster import translate_errors
 
     with pytest.raises(PeerLost, match="a peer: Collective ops is aborted by"), translate_errors(1):
         raise tf.errors.UnavailableError(None, None, LOST)

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from velodrome.engines import torch as package  # noqa: E402
-from velodrome.engines.torch import kernels, tuning  # noqa: E402
-from velodrome.engines.torch.optimizer import FusedOptimizer, Optimizer  # noqa: E402
-from velodrome.engines.torch.torch_optimizers import StockOptimizer  # noqa: E402
+from velodrome.engines.torch import fused_optimizer, tuning  # noqa: E402
+from velodrome.engines.torch.fused_optimizer import FusedOptimizer  # noqa: E402
+from velodrome.engines.torch.optimizer import Optimizer, StockOptimizer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 
 pytestmark = pytest.mark.unit
@@ -35,10 +35,10 @@ def trained(optimizer: type[Optimizer], job: Job, dtype: torch.dtype) -> list[to
     return [tensor.detach() for tensor in tensors]
 
 
-@pytest.mark.parametrize("name", kernels.PRIVATE)
+@pytest.mark.parametrize("name", fused_optimizer.PRIVATE)
 def test_pytorch_still_has_the_private_function(name: str) -> None:
-    assert hasattr(torch, name), f"torch.{name} is gone: remove it from engines/torch/kernels.py, its fallback trains"
-    missing = kernels.choose_kernels(decoupled=name == "_fused_adamw_").missing
+    assert hasattr(torch, name), f"torch.{name} is gone: remove it from fused_optimizer.py, its fallback trains"
+    missing = fused_optimizer.choose_kernels(decoupled=name == "_fused_adamw_").missing
     assert name not in missing, f"torch.{name} takes other arguments or computes otherwise now"
 
 
@@ -54,14 +54,14 @@ def test_without_it_the_weights_are_the_same(monkeypatch, optimizer, name, dtype
         monkeypatch.delattr(torch, name)
     else:
         monkeypatch.setattr(torch, name, lambda tensors: None)
-    assert kernels.choose_kernels(decoupled=optimizer == "adamw").missing == (name,)
+    assert fused_optimizer.choose_kernels(decoupled=optimizer == "adamw").missing == (name,)
     for mine, wanted in zip(trained(FusedOptimizer, job, dtype), expected, strict=True):
         assert torch.allclose(mine, wanted, rtol=0, atol=tolerance)
 
 
 def test_a_private_function_that_computes_something_else_is_replaced(monkeypatch) -> None:
     monkeypatch.setattr(torch, "_fused_sgd_", lambda *lists, **settings: None)
-    assert kernels.choose_kernels().missing == ("_fused_sgd_",)
+    assert fused_optimizer.choose_kernels().missing == ("_fused_sgd_",)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -87,7 +87,7 @@ def test_no_other_file_uses_a_private_name_of_pytorch() -> None:
                     root = root.value
                 if isinstance(root, ast.Name) and root.id in ("torch", "nn", "distributed", "functional"):
                     found.setdefault(file.relative_to(folder).as_posix(), set()).add(node.attr)
-    assert found == {"kernels.py": set(kernels.PRIVATE)}
+    assert found == {"fused_optimizer.py": set(fused_optimizer.PRIVATE)}
 
 
 def test_the_c_library_takes_both_settings_of_malloc() -> None:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from velodrome.engines.torch.model_checks import put_channels_last  # noqa: E402
+from velodrome.engines.torch.inspection import put_channels_last  # noqa: E402
 
 pytestmark = pytest.mark.unit
 

@@ -36,7 +36,7 @@ def test_what_cannot_be_measured_is_cut_by_its_weights():
 
 
 def test_plans_follow_from_chains_of_dense_layers():
-    from velodrome.engines.torch.strategies.tensor import plan_of
+    from velodrome.engines.torch.strategies.plans import plan_of
     from velodrome.models import torch_zoo
 
     shape = (1, 28, 28)
@@ -60,7 +60,7 @@ def test_plans_follow_from_chains_of_dense_layers():
 
 def test_plans_and_stages_of_the_wrong_kind_are_refused():
     from velodrome.engines.torch.strategies.pipeline_stages import given_starts
-    from velodrome.engines.torch.strategies.tensor import plan_of
+    from velodrome.engines.torch.strategies.plans import plan_of
     from velodrome.errors import UsersCodeFailed
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 8))
@@ -76,7 +76,7 @@ def test_plans_and_stages_of_the_wrong_kind_are_refused():
 def test_only_layers_of_which_all_is_known_are_planned():
     from torch.nn.utils.parametrizations import weight_norm
 
-    from velodrome.engines.torch.strategies.tensor import plan_of
+    from velodrome.engines.torch.strategies.plans import plan_of
 
     class Doubled(torch.nn.Linear):
         def forward(self, inputs):
@@ -105,7 +105,7 @@ def test_only_layers_of_which_all_is_known_are_planned():
 
 
 def test_an_embedding_is_planned_in_the_zoos_language_model_alone():
-    from velodrome.engines.torch.strategies.tensor import plan_of
+    from velodrome.engines.torch.strategies.plans import plan_of
     from velodrome.models import torch_zoo
 
     class Tied(torch.nn.Module):
@@ -128,8 +128,9 @@ def test_chains_of_a_model_are_planned_where_their_calls_are_whole(monkeypatch):
     import torch_nets
 
     from velodrome.engines.torch.network import Network
-    from velodrome.engines.torch.objectives import ClassObjective, ObjectiveModule
-    from velodrome.engines.torch.strategies.tensor import plan_for
+    from velodrome.engines.torch.objectives import ObjectiveModule
+    from velodrome.engines.torch.strategies.plans import plan_for
+    from velodrome.engines.torch.task_objectives import ClassObjective
     from velodrome.tasks.counts import Batch
 
     def plan(**arguments):

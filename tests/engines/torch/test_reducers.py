@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from thread_transport import Group, Threads  # noqa: E402
 
-from velodrome.engines.torch.optimizer import FlatOptimizer, FusedOptimizer, clip, squared_norm  # noqa: E402
+from velodrome.engines.torch.fused_optimizer import FlatOptimizer, FusedOptimizer  # noqa: E402
+from velodrome.engines.torch.optimizer import StockOptimizer, clip, squared_norm  # noqa: E402
 from velodrome.engines.torch.strategies.allreduce import AllReduceReducer, FlatLayout, SharedMemoryReducer  # noqa: E402
-from velodrome.engines.torch.torch_optimizers import StockOptimizer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 
 STEPS = 3

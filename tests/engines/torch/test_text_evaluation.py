@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from velodrome.catalog.networks import Lstm  # noqa: E402
-from velodrome.engines.torch.counting import Tally  # noqa: E402
 from velodrome.engines.torch.feed import Replica, TextFeed  # noqa: E402
-from velodrome.engines.torch.objectives import LanguageObjective, ObjectiveModule  # noqa: E402
+from velodrome.engines.torch.objectives import ObjectiveModule, Tally  # noqa: E402
+from velodrome.engines.torch.task_objectives import LanguageObjective  # noqa: E402
 from velodrome.models.torch_zoo import LanguageModel  # noqa: E402
 from velodrome.tasks.schedule import EVALUATION_ROWS  # noqa: E402
 

@@ -1,14 +1,17 @@
-"""A package of somebody else: a launcher that lets other programs go first, and PyTorch under another name."""
+"""A package of somebody else: a launcher that lets other programs go first, and PyTorch under another name, which has
+an option of its own."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.options import Option
 from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.launcher import Allocation, Group, LauncherType, Notice, no_notice
 from velodrome.clusters.local.launcher import HereLauncher, LocalGroup, free_port
@@ -48,4 +51,10 @@ LAUNCHER = LauncherType(
     "polite", "processes on this machine that let others go first", "velodrome_polite:PoliteLauncher",
     options=PoliteOptions, inline="level=LEVEL",
 )
-ENGINE = replace(TORCH, name="lantern", description="PyTorch by another name", tasks_of="torch")
+SHINE = Option[int | None](
+    "shine", Annotated[int, Field(ge=1, le=9)] | None, None, "for lantern: how brightly it shines; by default 3",
+)
+ENGINE = replace(
+    TORCH, name="lantern", description="PyTorch by another name", worker="velodrome_polite.lantern", tasks_of="torch",
+    options={SHINE: 3},
+)

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: what it offers. No framework here; the training side is `velodrome/engines/accelerate`."""
+"""Hugging Face Accelerate: what it offers. No framework here; the training side is `engines/accelerate.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENGINE = Engine(
     name="accelerate",
     description="Hugging Face Accelerate around PyTorch",
     strategies=wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
-    worker="velodrome.engines.accelerate.worker",
+    worker="velodrome.engines.accelerate",
     memory_bytes=350 * 2**20,
     needs=(Need("accelerate", 'pip install "velodrome[accelerate]"'),),
     environment=TORCH.environment,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from velodrome.catalog.base import Engine, Exchange, Implementation, Need, Strategy
+from velodrome.catalog.base import Engine, Implementation, Need, Strategy
 from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER
 from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.exchange import Exchange
 
 _TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
 
@@ -13,7 +14,7 @@ def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str)
     parts = (*_TRAINS, f"initialize, backward and step of DeepSpeed, ZeRO stage {number} over gloo or NCCL")
     return Strategy(
         f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
-        synchronous=True, consistency="bsp", listens=("worker",), exchange=exchange, shards=shards,
+        listens=("worker",), exchange=exchange, shards=shards,
         no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
         not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
         implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),

@@ -1,4 +1,4 @@
-"""Lightning Fabric: what it offers. Imports no framework; the training side is `velodrome/engines/fabric`."""
+"""Lightning Fabric: what it offers. Imports no framework; the training side is `velodrome/engines/fabric.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENGINE = Engine(
     name="fabric",
     description="Lightning Fabric around PyTorch",
     strategies=wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
-    worker="velodrome.engines.fabric.worker",
+    worker="velodrome.engines.fabric",
     memory_bytes=350 * 2**20,
     needs=(Need("lightning_fabric", 'pip install "velodrome[fabric]"'),),
     environment=TORCH.environment,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
 from velodrome.catalog.engines.torch import ENGINE as TORCH
+from velodrome.catalog.exchange import NONE
 from velodrome.catalog.models import models_for
 from velodrome.catalog.networks import Residual
+from velodrome.catalog.options import Option
 from velodrome.catalog.script import horovod
 from velodrome.catalog.world import World
 
@@ -19,7 +24,21 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
 _GLOO = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",
          "HOROVOD_WITHOUT_MXNET": "1"}
 _HOROVOD = "horovod==0.28.1"
-_OPTIONS = {"fusion_threshold_mb": None, "cycle_time_ms": None, "timeline_steps": 20}
+FUSION_THRESHOLD = Option[float | None](
+    "fusion_threshold_mb", Annotated[float, Field(ge=0, le=16_384)] | None, None, "for horovod: megabytes of gradients "
+    "collected into one all-reduce; 0 sends each by itself, by default Horovod's own 128",
+    after="keep_going", stored_after="on",
+)
+CYCLE_TIME = Option[float | None](
+    "cycle_time_ms", Annotated[float, Field(gt=0, le=60_000)] | None, None, "for horovod: milliseconds between two "
+    "checks for gradients that are ready; by default Horovod's own 1", after=FUSION_THRESHOLD.name,
+)
+TIMELINE_STEPS = Option[int | None](
+    "timeline_steps", Annotated[int, Field(ge=0, le=2**63 - 1)] | None, None, "for horovod: first steps whose timeline "
+    "is saved with the run (`horovod-timeline.json`); by default 20, no more than throughput leaves out",
+    after=CYCLE_TIME.name,
+)
+_OPTIONS: Mapping[Option[Any], Any] = {FUSION_THRESHOLD: None, CYCLE_TIME: None, TIMELINE_STEPS: 20}
 _COUNTS = "counts summed over TCP"
 _SUMS = "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one all-reduce"
 
@@ -35,7 +54,7 @@ def _torch() -> Engine:
         strategies=(
             single,
             Strategy(
-                "allreduce", _SUMS, synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+                "allreduce", _SUMS, listens=("worker",), exchange="all-reduce",
                 options=_OPTIONS,
                 implementation=Implementation(
                     own=(*parts.own, _COUNTS), framework=(*parts.framework, exchange),
@@ -74,11 +93,11 @@ def _tensorflow() -> Engine:
         strategies=(
             Strategy(
                 "single", "one process, not distributed: what everything else is measured against",
-                synchronous=True, consistency="none", max_workers=1, exchange="none",
+                consistency=NONE, max_workers=1, exchange="none",
                 implementation=Implementation(own=(batches,), framework=framework),
             ),
             Strategy(
-                "allreduce", _SUMS, synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+                "allreduce", _SUMS, listens=("worker",), exchange="all-reduce",
                 options=_OPTIONS,
                 implementation=Implementation(
                     own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo"),

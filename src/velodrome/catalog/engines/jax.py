@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
+from velodrome.catalog.exchange import NONE
 from velodrome.catalog.models import models_for
 
 _BATCHES = "batches gathered from bytes in memory instead of a data loader"
@@ -18,18 +19,18 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1, exchange="none",
+            consistency=NONE, max_workers=1, exchange="none",
             implementation=Implementation(own=(_BATCHES, _LOOP), framework=_FRAMEWORK),
         ),
         Strategy(
             "data-parallel", "one jit over the mesh of all processes: synchronous, gradients summed by psum (gloo)",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+            listens=("worker",), exchange="all-reduce",
             implementation=Implementation(own=(_BATCHES, _LOOP, _COUNTS), framework=(*_FRAMEWORK, _MESH)),
         ),
         Strategy(
             "fsdp", "the same with weights and the optimizer's state divided over the processes; weights are gathered "
             "for each step, and gradients summed whole",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-gather",
+            listens=("worker",), exchange="all-reduce-and-gather",
             shards=("weights", "optimizer state"),
             implementation=Implementation(own=(_BATCHES, _LOOP, _COUNTS, _PARTS), framework=(*_FRAMEWORK, _MESH)),
         ),

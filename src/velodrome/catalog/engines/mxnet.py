@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
+from velodrome.catalog.exchange import ASP, BSP, NONE
 from velodrome.catalog.models import models_for
 from velodrome.catalog.networks import Residual, Transformer
 from velodrome.catalog.world import World
@@ -34,14 +35,14 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1, exchange="none",
+            consistency=NONE, max_workers=1, exchange="none",
             implementation=Implementation(own=(_BATCHES,), framework=_FRAMEWORK),
         ),
         Strategy(
             "kvstore", "MXNet's parameter server: dist_sync, in which servers sum the gradients of every step (bsp), "
             "or dist_async, in which they apply each gradient as it comes (asp)",
-            synchronous=True, consistency="bsp", consistencies=("bsp", "asp"), roles=("scheduler", "server", "worker"),
-            listens=("scheduler", "worker"), shards=("what the servers hold",), constant_rate=("asp",),
+            consistencies=(BSP, ASP), roles=("scheduler", "server", "worker"),
+            listens=("scheduler", "worker"), shards=("what the servers hold",), constant_rate=(ASP,),
             implementation=Implementation(
                 own=(_BATCHES, "counts summed over TCP"), framework=(*_FRAMEWORK, "KVStore over ps-lite"),
             ),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.exchange import ASP, NONE
 from velodrome.catalog.transports import MPI_NEEDS
 from velodrome.catalog.world import World
 
@@ -50,14 +51,14 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1, exchange="none",
+            consistency=NONE, max_workers=1, exchange="none",
             implementation=Implementation(
                 own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
             ),
         ),
         Strategy(
             "mirrored", "MirroredStrategy: synchronous over several devices of one process",
-            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
+            one_process=True, exchange="devices",
             implementation=_synchronous(
                 "MirroredStrategy's all-reduce of the flat gradient",
                 "MirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
@@ -65,7 +66,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "multi-worker-mirrored", "MultiWorkerMirroredStrategy: synchronous over processes, worker 0 is chief",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce",
+            listens=("worker",), exchange="all-reduce",
             implementation=_synchronous(
                 "MultiWorkerMirroredStrategy's all-reduce of the flat gradient over gRPC",
                 "MultiWorkerMirroredStrategy's all-reduce of each weight's gradient, called by the optimizer",
@@ -73,7 +74,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief schedules the work",
-            synchronous=False, consistency="asp", roles=("server", "worker", "chief"),
+            consistency=ASP, roles=("server", "worker", "chief"),
             listens=("server", "worker", "chief"), exchange="servers",
             shards=("weights and optimizer state, over the servers",),
             implementation=Implementation(
@@ -86,7 +87,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "central-storage", "CentralStorageStrategy: synchronous, weights on one device, computed on several",
-            synchronous=True, consistency="bsp", one_process=True, exchange="devices",
+            one_process=True, exchange="devices",
             implementation=_synchronous(
                 "CentralStorageStrategy's reduction of the flat gradient to one device",
                 "CentralStorageStrategy's reduction of each weight's gradient, called by the optimizer",
@@ -94,7 +95,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
-            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
+            needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
             no_own_optimizer="keeps all weights in one flat buffer, which a Keras optimizer does not take; choose "
             "multi-worker-mirrored",
             implementation=Implementation(
@@ -103,10 +104,11 @@ ENGINE = Engine(
         ),
         Strategy(
             "tpu", "TPUStrategy: synchronous over the cores of a TPU",
-            synchronous=True, consistency="bsp", one_process=True, hardware="a TPU",
+            one_process=True, hardware="a TPU",
         ),
     ),
     worker="velodrome.engines.tensorflow.worker",
+    tasks=("classification", "arrays", "language-model"),
     memory_bytes=540 * 2**20,
     needs=(Need("tensorflow", 'pip install "velodrome[tensorflow]"'),),
     environment=_environment,

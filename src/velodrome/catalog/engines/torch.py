@@ -2,11 +2,111 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.exchange import NONE, PERIODIC
+from velodrome.catalog.options import Option, Positive, Request, parsed_by
 from velodrome.catalog.transports import MPI_NEEDS
 from velodrome.catalog.world import World
+from velodrome.errors import BadRequest
+
+
+class Compression(NamedTuple):
+    """How gradients are compressed."""
+
+    kind: Literal["fp16", "bf16", "powersgd"]
+    #: Of the matrices that PowerSGD sends in place of a gradient.
+    rank: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Compression:
+        """From `fp16`, `bf16` or `powersgd:RANK`."""
+        kind, _, rank = text.partition(":")
+        if text in ("fp16", "bf16"):
+            return cls(text)  # type: ignore[arg-type]
+        if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
+            return cls("powersgd", int(rank))
+        raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
+
+
+class Mesh(NamedTuple):
+    """Workers in groups: the groups divide a batch, and the workers of each group a model."""
+
+    groups: int
+    #: The strategy that divides the model, and among how many workers.
+    strategy: str
+    members: int
+
+    @classmethod
+    def parse(cls, text: str) -> Mesh:
+        """From `data=2,tensor=2`."""
+        match = re.fullmatch(r"\s*data=(\d+)\s*,\s*([a-z][a-z0-9-]*)=(\d+)\s*", text)
+        if match is None or not int(match[1]) or not int(match[3]):
+            raise ValueError(f"{text!r} is no mesh: write one such as data=2,tensor=2")
+        return cls(int(match[1]), match[2], int(match[3]))
+
+    @classmethod
+    def of(cls, job: Request) -> Mesh | None:
+        """The mesh of a job, None if all of its workers are one group."""
+        text = MESH.of(job)
+        return None if text is None else cls.parse(text)
+
+
+SYNC_EVERY = Option[int | None](
+    "sync_every", Positive | None, None, "for local-sgd and diloco: steps after which the workers combine their "
+    "weights; by default 8 for local-sgd and 50 for diloco", after="framework",
+)
+COMPRESS = Option[str | None](
+    "compress", parsed_by(Compression.parse) | None, None, "for ddp: how gradients are compressed before they are "
+    "summed: fp16, bf16, or powersgd:RANK for matrices of that rank; by default they are not",
+    after=SYNC_EVERY.name, exact=False,
+)
+MICRO_BATCHES = Option[int | None](
+    "micro_batches", Positive | None, None, "for pipeline: parts of a batch that pass through the stages one after "
+    "another; by default two for each worker, and at least 4", after=COMPRESS.name,
+)
+PIPELINE_SCHEDULE = Option[str | None](
+    "pipeline_schedule", Literal["gpipe", "1f1b"] | None, None, "for pipeline: all forward passes before all backward "
+    "passes (gpipe), or one backward pass after each forward pass as soon as possible, which keeps fewer activations "
+    "(1f1b); by default 1f1b; --schedule takes these two names as well", after=MICRO_BATCHES.name, also="schedule",
+)
+MESH = Option[str | None](
+    "mesh", parsed_by(Mesh.parse) | None, None, "for fsdp and tensor: several groups of workers, as data=2,tensor=2: "
+    "two groups divide the batch, and two workers of each group the model; by default one group",
+    after=PIPELINE_SCHEDULE.name,
+)
+
+
+def _micro_batches(job: Request) -> Mapping[str, Any]:
+    """The number of micro-batches, by default two for each worker."""
+    count = MICRO_BATCHES.of(job) or min(job.batch_size, max(4, 2 * job.workers))
+    if count > job.batch_size:
+        raise BadRequest(f"--micro-batches {count}: a batch of {job.batch_size} has fewer examples; choose fewer")
+    if PIPELINE_SCHEDULE.of(job) == "1f1b" and count < job.workers:
+        raise BadRequest(f"--micro-batches {count}: --pipeline-schedule 1f1b needs one for each of the {job.workers} "
+                         "workers at least; choose more, or --pipeline-schedule gpipe")
+    return {MICRO_BATCHES.name: count}
+
+
+def _checked_mesh(job: Request) -> Mapping[str, Any]:
+    mesh = Mesh.of(job)
+    if mesh is None:
+        return {}
+    if mesh.strategy != job.strategy:
+        right = f"data={mesh.groups},{job.strategy}={mesh.members}"
+        raise BadRequest(f"--mesh {MESH.of(job)!r}: the strategy is {job.strategy}; write {right}")
+    if mesh.groups * mesh.members != job.workers:
+        raise BadRequest(f"--mesh {MESH.of(job)!r} has {mesh.groups * mesh.members} workers; use --workers "
+                         f"{mesh.groups * mesh.members}, and not {job.workers}")
+    return {}
+
+
+def _groups(job: Request) -> int:
+    mesh = Mesh.of(job)
+    return 1 if mesh is None else mesh.groups
 
 
 def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
@@ -59,7 +159,7 @@ ENGINE = Engine(
     strategies=(
         Strategy(
             "single", "one process, not distributed: what everything else is measured against",
-            synchronous=True, consistency="none", max_workers=1, exchange="none",
+            consistency=NONE, max_workers=1, exchange="none",
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD,),
                 stock=(AUTOGRAD, STOCK_OPTIMIZER), kept=(BATCHES,),
@@ -68,7 +168,7 @@ ENGINE = Engine(
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", options={"compress": None},
+            listens=("worker",), exchange="all-reduce", options={COMPRESS: None},
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS),
                 framework=(AUTOGRAD, _DDP), stock=(AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
@@ -77,7 +177,7 @@ ENGINE = Engine(
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
-            synchronous=True, consistency="bsp", needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
+            needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _REDUCTION),
                 framework=(AUTOGRAD,),
@@ -87,7 +187,7 @@ ENGINE = Engine(
         Strategy(
             "zero1", "DistributedDataParallel with ZeroRedundancyOptimizer: synchronous, each process keeps the "
             "optimizer's state of a part of the weights only (ZeRO stage 1)",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce-and-broadcast",
+            listens=("worker",), exchange="all-reduce-and-broadcast",
             shards=("optimizer state",),
             no_own_optimizer="makes the optimizer by itself; choose ddp or fsdp",
             implementation=Implementation(
@@ -98,9 +198,8 @@ ENGINE = Engine(
         Strategy(
             "fsdp", "fully_shard (FSDP2): synchronous, weights, gradients and the optimizer's state are divided over "
             "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="gather-and-scatter",
-            shards=_EVERYTHING,
-            options={"mesh": None},
+            listens=("worker",), exchange="gather-and-scatter",
+            shards=_EVERYTHING, options={MESH: None}, complete=_checked_mesh,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _FULLY_SHARD),
                 stock=(AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(BATCHES,),
@@ -109,8 +208,8 @@ ENGINE = Engine(
         Strategy(
             "local-sgd", "every process steps by its own gradients, and the weights of all are averaged every "
             "--sync-every steps",
-            synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
-            options={"sync_every": 8}, not_raced=_OTHER_RESULT,
+            consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
+            options={SYNC_EVERY: 8}, not_raced=_OTHER_RESULT,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _AVERAGE),
                 stock=(AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(BATCHES,),
@@ -119,8 +218,8 @@ ENGINE = Engine(
         Strategy(
             "diloco", "DiLoCo: every process trains by itself, by default with adamw; every --sync-every steps, the "
             "mean of their changes is one step of an outer SGD (rate 0.7, Nesterov momentum 0.9)",
-            synchronous=True, consistency="periodic", listens=("worker",), exchange="periodic", exact=False,
-            options={"sync_every": 50}, optimizer="adamw", needs_control=True, not_raced=_OTHER_RESULT,
+            consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
+            options={SYNC_EVERY: 50}, optimizer="adamw", needs_control=True, not_raced=_OTHER_RESULT,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _ROUNDS), framework=(AUTOGRAD, _AVERAGE, _OUTER),
                 stock=(AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(BATCHES, _ROUNDS),
@@ -129,8 +228,9 @@ ENGINE = Engine(
         Strategy(
             "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "
             "micro-batches pass through all of them",
-            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
-            options={"pipeline_schedule": "1f1b", "micro_batches": None}, shards=("layers", *_EVERYTHING),
+            listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={PIPELINE_SCHEDULE: "1f1b", MICRO_BATCHES: None}, complete=_micro_batches,
+            shards=("layers", *_EVERYTHING),
             dtypes=("float32", "float64"),  # micro-batches pass as the layers return them, without autocast
             not_tasks={"language-model": "the layers of a language model do not follow one another in one chain"},
             implementation=Implementation(
@@ -141,8 +241,8 @@ ENGINE = Engine(
         Strategy(
             "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
             "by columns and then by rows, of attention its heads and of an LSTM its units",
-            synchronous=True, consistency="bsp", listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
-            options={"mesh": None}, shards=_EVERYTHING,
+            listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
+            options={MESH: None}, complete=_checked_mesh, groups=_groups, shards=_EVERYTHING,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _PLAN), framework=(AUTOGRAD, _TENSOR),
                 stock=(AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(BATCHES, _PLAN),
@@ -164,12 +264,12 @@ def wrapped_strategies(parts: str, library: str) -> tuple[Strategy, ...]:
     return (
         Strategy(
             "single", f"one process, model and optimizer wrapped by {library}",
-            synchronous=True, consistency="none", max_workers=1, exchange="none", not_raced=beside,
+            consistency=NONE, max_workers=1, exchange="none", not_raced=beside,
             implementation=Implementation(own=(BATCHES, PROCESS), framework=wrapped, stock=wrapped, kept=(BATCHES,)),
         ),
         Strategy(
             "ddp", f"synchronous: {library} puts the model into DistributedDataParallel, with its defaults",
-            synchronous=True, consistency="bsp", listens=("worker",), exchange="all-reduce", not_raced=beside,
+            listens=("worker",), exchange="all-reduce", not_raced=beside,
             implementation=Implementation(
                 own=(BATCHES, PROCESS), framework=(*wrapped, _STOCK_DDP), stock=(*wrapped, _STOCK_DDP),
                 kept=(BATCHES,),

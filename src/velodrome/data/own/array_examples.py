@@ -16,7 +16,7 @@ from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
-from velodrome.data.split import Fingerprints, divide, large_enough, with_split_warnings
+from velodrome.data.split import Fingerprints, Pick, divide, large_enough, picked, with_split_warnings
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
@@ -27,8 +27,6 @@ Kind = Literal["images", "arrays"]
 Take: TypeAlias = "Callable[[NDArray[Any]], object]"
 #: Begins an input, from its name, shape and type.
 Begin: TypeAlias = "Callable[[str, tuple[int, ...], np.dtype[Any]], Take]"
-#: Some rows of an input, by their numbers.
-Pick: TypeAlias = "Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]"
 
 
 @dataclass(frozen=True)
@@ -199,13 +197,6 @@ def _trained(
 def noun_of(kind: Kind) -> str:
     """What examples are called in sentences."""
     return "images" if kind == "images" else "examples"
-
-
-def picked(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Some rows: neighbours stay mapped, shared by all processes of a host; a scattered choice is copied."""
-    together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
-    taken: NDArray[Any] = array[int(rows[0]) : int(rows[-1]) + 1] if together else array[rows]
-    return taken
 
 
 def divided(

@@ -12,14 +12,11 @@ from typing import Any
 from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.pixels import HeldArray, RowArray
-from velodrome.data.split import TEST, TRAIN, VALIDATION
+from velodrome.data.split import PARTS
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
-PARTS = (("train", TRAIN), ("validation", VALIDATION), ("test", TEST))
-
-
-NAMES = tuple(f"{letter}_{part}" for part, _ in PARTS for letter in "xy")
+NAMES = tuple(f"{letter}_{part}" for part in PARTS for letter in "xy")
 
 
 def as_array(value: Any) -> NDArray[Any]:
@@ -72,7 +69,7 @@ def is_known(key: str) -> bool:
 def argument_parts(name: str, arrays: Mapping[str, Any]) -> list[ArgumentPart]:
     """The parts that are there, each with the same inputs and targets of the same shapes."""
     parts = []
-    for part, which in PARTS:
+    for which, part in enumerate(PARTS):
         sides = [_side(name, arrays, letter, part, only) for letter, only in (("x", INPUT), ("y", TARGET))]
         missing = [f"{letter}_{part}" for letter, side in zip("xy", sides, strict=True) if not side]
         if len(missing) == 1 or (missing and part == "train"):

@@ -28,7 +28,7 @@ from velodrome.data.own.reading import (
     target_fields,
     whole_stream,
 )
-from velodrome.data.split import TEST, TRAIN, VALIDATION, divide
+from velodrome.data.split import PARTS, TEST, TRAIN, VALIDATION, divide
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -170,7 +170,6 @@ def hugging_face_arrays(name: str, dataset: Any) -> ArraysOf | None:
     return ArraysOf(inputs, {TARGET: columns[target]}, hugging_face_names(dataset, target))
 
 
-_PARTS = {TRAIN: "train", VALIDATION: "validation", TEST: "test"}
 #: Examples that are read at a time to count the classes.
 _WINDOW = 256
 
@@ -305,7 +304,7 @@ def _notes(name: str, counted: Mapping[int, _Counted]) -> tuple[str, ...]:
     read = [which for which, each in counted.items() if each.read and not each.source.in_order]
     if not read:
         return ()
-    parts = " and ".join(_PARTS[which] for which in read)
+    parts = " and ".join(PARTS[which] for which in read)
     return (
         f"every example of {name!r} ({parts}) was read once to find its class; an attribute `targets` of the data set "
         "saves that",

@@ -1,7 +1,8 @@
 """TFRecord files of `tf.train.Example` without TensorFlow.
 
 The container: length, its checksum, the record, its checksum; one after the other. Records of equal length, as raw
-images give them, are framed and unframed many at a time as rows of one array.
+images give them, are framed and unframed many at a time as rows of one array. The package `tfrecord` promises less: its
+reader skips the checksums, so damage goes unnoticed, and allocates whatever length a record claims.
 
 The records, through protobuf: named lists of bytes, integers or floats. The messages are described at run time, in a
 pool of their own: no generated file ties us to a release of protobuf, and a process that also imports TensorFlow has no

@@ -200,5 +200,3 @@ def _write_part(
         ShardFile(name=name, examples=examples[k], bytes=sizes[k], sha256=sums[k].hexdigest())
         for k, name in enumerate(names)
     )
-
-

@@ -11,7 +11,7 @@ import hashlib
 import mmap
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.photos import list_folders
 from velodrome.data.sources.published import PublishedImages
-from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, stratified
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, Pick, stratified
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 
@@ -194,8 +194,8 @@ class Fruits(PhotoSet):
         fetch(progress)
         return super().make(folder, faults, progress)
 
-    def _loaded(self, seed: int, validation: float, part: Callable[..., ExamplePart]) -> ExampleSet:
-        splits = super()._loaded(seed, validation, part)
+    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
+        splits = super()._loaded(seed, validation, pick)
         if not self.merged:
             return splits
         fruit_of = np.array([FRUITS.index(name.partition(" ")[0]) for name in splits.class_names], np.int64)

@@ -23,7 +23,7 @@ from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argu
 from velodrome.data.own.functions import no_module, refuse_standard, users_function
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
-from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, row_fingerprints
+from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, row_fingerprints
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
@@ -107,7 +107,6 @@ class ScriptData(Source):
 
 
 _FOUR = ("x_train", "y_train", "x_test", "y_test")
-_PARTS = {TRAIN: "train", VALIDATION: "validation", TEST: "test"}
 _FORMS = (
     "return x_train, y_train, x_test, y_test, a dictionary with these names, an iterable of (input, target), or data "
     "set objects of PyTorch, TensorFlow or Hugging Face"
@@ -151,7 +150,7 @@ def _by_part(returned: Mapping[str, Any]) -> Mapping[str, Any]:
         which = _which(key)
         if which is None or not isinstance(pair, tuple | list) or len(pair) != 2:
             return returned
-        arrays[f"x_{_PARTS[which]}"], arrays[f"y_{_PARTS[which]}"] = pair
+        arrays[f"x_{PARTS[which]}"], arrays[f"y_{PARTS[which]}"] = pair
     return arrays
 
 
@@ -195,7 +194,7 @@ def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
     given: dict[str, Any] = {}
     for which, arrays in read.items():
         for letter, named, unnamed in (("x", arrays.inputs, INPUT), ("y", arrays.targets, TARGET)):
-            given[f"{letter}_{_PARTS[which]}"] = named[unnamed] if [*named] == [unnamed] else dict(named)
+            given[f"{letter}_{PARTS[which]}"] = named[unnamed] if [*named] == [unnamed] else dict(named)
     return Returned(arrays=given, class_names=read[TRAIN].class_names)
 
 

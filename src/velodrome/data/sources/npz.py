@@ -20,11 +20,20 @@ from typing import IO, Any, Literal
 from velodrome.data.base import Faults, Progress
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
 from velodrome.data.lazy_numpy import NDArray, np
-from velodrome.data.own.array_examples import ArrayExamples, Pick, divided, form_of, picked, read
+from velodrome.data.own.array_examples import ArrayExamples, divided, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
-from velodrome.data.photos import ChosenRows
 from velodrome.data.source import CachedSource, Description, PathFormat, check_room, file_key, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Pick,
+    fingerprints_of_files,
+    mapped,
+    picked,
+    sizes_of,
+    unused_validation,
+)
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -192,7 +201,7 @@ class NpzSet(CachedSource):
         return self._loaded(seed, validation, picked)
 
     def load_mapped(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, ChosenRows)  # type: ignore[arg-type]
+        return self._loaded(seed, validation, mapped)
 
     def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
         kept = self.decoded()

@@ -26,7 +26,7 @@ from velodrome.data.source import (
     notes_of,
     split_options,
 )
-from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION
+from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
@@ -34,7 +34,6 @@ from velodrome.printable import bytes_text, shown
 
 #: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000
-_PARTS = ("train", "validation", "test")
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 #: Bytes of memory for a byte of text while its words are counted: between 8 and 20, by the length of the words.
 _SWELL = 20
@@ -101,7 +100,7 @@ class TextFolder(CachedSource):
 
     def load_text(self) -> Text:
         kept = self.decoded()
-        train, validation, test = (kept.array(part) for part in _PARTS)
+        train, validation, test = (kept.array(part) for part in PARTS)
         return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=notes_of(kept.about))
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class TextFolder(CachedSource):
             raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
         sizes = []
-        for part, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True):
+        for which, part in enumerate(PARTS):
             row = numbered(lines[which], vocabulary)
             np.save(folder / f"{part}.npy", row)
             sizes.append(len(row))
@@ -142,7 +141,7 @@ class TextFolder(CachedSource):
             done += file.bytes
             if progress:
                 progress(done, total, f"reading {self.name}")
-        missing = [name for name, which in zip(_PARTS, (TRAIN, VALIDATION, TEST), strict=True) if not lines_of[which]]
+        missing = [part for which, part in enumerate(PARTS) if not lines_of[which]]
         if missing:
             _cut(lines_of)
         if by_name and missing:
@@ -204,8 +203,6 @@ SCHEMES = {"text": _source}
 
 
 EOS, UNKNOWN = "<eos>", "<unk>"
-
-
 
 
 def vocabulary_of(lines: Iterable[Sequence[str]], *, most: int | None) -> list[str]:

@@ -299,10 +299,6 @@ class ConnectError(Exception):
     """What is missing on this machine, as a sentence."""
 
 
-
-
-
-
 def connect(url: str, scheme: str, wait: float) -> tuple[Any, str]:
     """The file system behind an address and the path on it."""
     try:

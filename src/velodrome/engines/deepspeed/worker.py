@@ -1,4 +1,5 @@
-"""DeepSpeed in a training process: everything is the torch engine's but what `deepspeed.initialize` wraps."""
+"""DeepSpeed in a training process: everything is the torch engine's but what `deepspeed.initialize` wraps, and the
+state of its optimizer, which is divided over the processes and put together by parameter."""
 
 from __future__ import annotations
 
@@ -8,19 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import numpy as np
 import torch
-from deepspeed.utils import logger
+from deepspeed.utils import (
+    logger,
+    safe_get_full_optimizer_state,
+    safe_set_full_fp32_param,
+    safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
+)
 from torch import nn
+from torch.nn.functional import pad
 
-from velodrome.engines.deepspeed.zero_optimizer import ZeroOptimizer
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.optimizer import STOCK_SLOTS, Gradients, Optimizer, torch_optimizer
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
 from velodrome.engines.torch.strategies.fsdp import LockstepLearner
-from velodrome.engines.torch.torch_optimizers import torch_optimizer
+from velodrome.job.job import Job
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
@@ -46,6 +53,76 @@ def train(context: Context) -> None:
 def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
     # DeepSpeed uses the process group that it finds.
     return connect(context, gpus=gpus, trains_in_default=True), ZeroLearner
+
+
+class ZeroOptimizer(Optimizer):
+    """Steps the engine, which has the gradients. Each process has flat parts of weights and state, in float32."""
+
+    def __init__(self, job: Job, engine: Any, parameters: list[torch.nn.Parameter]) -> None:
+        self.rate, self._engine, self._parameters = job.rate, engine, parameters
+        self._slots = STOCK_SLOTS[job.optimizer]
+        zero, self._divides_weights = engine.optimizer, engine.zero_optimization_partition_weights()
+        self._flat: list[torch.Tensor] = (
+            zero.fp32_partitioned_groups_flat if self._divides_weights else zero.single_partition_of_fp32_groups
+        )
+        self._collected: dict[str, torch.Tensor] = {}
+        # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
+        counters = ("step",) if job.optimizer in ("adam", "adamw") else ()
+        for flat in self._flat if self._slots else ():
+            zero.optimizer.state[flat] = {name: torch.zeros(()) for name in counters} | {
+                name: torch.zeros_like(flat, requires_grad=False) for name in self._slots
+            }
+        if not self._divides_weights:
+            zero._lazy_init_hp_params_optimizer_state()  # done by the first step otherwise
+
+    def _step(self, gradients: Gradients) -> None:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = self.rate
+        self._engine.step()
+
+    def _counters(self) -> list[torch.Tensor]:
+        """How many steps each flat part has made, where the optimizer counts them."""
+        held = [self._engine.optimizer.optimizer.state[flat] for flat in self._flat]
+        return [each["step"] for each in held if "step" in each]
+
+    def collect(self, *, keep: bool) -> None:
+        """Put the state together; called in every process, and kept where it is asked for."""
+        for slot in self._slots:
+            for index, parameter in enumerate(self._parameters):
+                whole = safe_get_full_optimizer_state(parameter, slot)
+                if keep:
+                    self._collected[f"{slot}.{index}"] = whole.cpu()
+
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        counters = self._counters()[:1]
+        return self._collected | ({"steps": counters[0]} if counters else {})
+
+    @torch.no_grad()
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        for counter in self._counters():
+            counter.copy_(state["steps"])
+        for slot in self._slots:
+            for index, parameter in enumerate(self._parameters):
+                if self._divides_weights:
+                    safe_set_local_optimizer_state(parameter, self._part(parameter, state[f"{slot}.{index}"]), slot)
+                else:
+                    safe_set_full_optimizer_state(parameter, state[f"{slot}.{index}"], slot)
+
+    @torch.no_grad()
+    def step_from(self, weights: list[torch.Tensor]) -> None:
+        """Step from these weights on, one for each parameter; the model must have them already."""
+        for parameter, value in zip(self._parameters, weights, strict=True):
+            if self._divides_weights:
+                safe_set_local_fp32_param(parameter, self._part(parameter, value))
+            else:
+                safe_set_full_fp32_param(parameter, value)
+
+    def _part(self, parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.Tensor:
+        """What this process has of a value of a parameter. DeepSpeed's own division (`safe_set_full_…`) fails where
+        parts are not equally large."""
+        size, rank = parameter.partition_numel(), self._engine.global_rank
+        filled = pad(value.flatten(), (0, size * self._engine.world_size - value.numel()))
+        return filled[size * rank : size * (rank + 1)]
 
 
 class ZeroLearner(LockstepLearner):
@@ -128,12 +205,9 @@ class ZeroLearner(LockstepLearner):
         self.collect_model()
         with translate_peer_errors():
             self._zero.collect(keep=self._context.is_chief)
-
-    def state(self) -> State:
-        assert self._collected is not None, "collected before"
-        model = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
-        optimizer = {f"optimizer.{name}": value.numpy() for name, value in self._zero.state().items()}
-        return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
+        if self._collected is not None:
+            self._state = {**saved.to_arrays("model.", self._collected),
+                           **saved.to_arrays("optimizer.", self._zero.state())}
 
     def load(self, state: State) -> None:
         with translate_peer_errors(), self._gathered(changed=True):

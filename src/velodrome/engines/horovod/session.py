@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from velodrome.catalog.engines.horovod import CYCLE_TIME, FUSION_THRESHOLD, TIMELINE_STEPS
 from velodrome.errors import PeerLost, RunFailed, headline
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 from velodrome.transport.interfaces import address_towards, interface_of
@@ -43,7 +44,7 @@ class HorovodTransport(StarTransport):
         if (horovod.rank(), horovod.size()) != (ranks.rank, ranks.size):
             raise RunFailed(f"Horovod numbers this process {horovod.rank()} of {horovod.size()} instead of "
                             f"{ranks.rank} of {ranks.size}")
-        self._timeline_steps = context.job.timeline_steps or 0
+        self._timeline_steps = TIMELINE_STEPS.of(context.job) or 0
         if self._timeline_steps:
             horovod.start_timeline(str(context.folder.resolve() / TIMELINE))
 
@@ -74,13 +75,14 @@ def translated() -> Iterator[None]:
 def _set_options(context: Context, ranks: Ranks) -> None:
     """Set what Horovod reads from the environment when it starts, besides what the plan sets."""
     job = context.job
+    fusion = FUSION_THRESHOLD.of(job)
     chosen: dict[str, Any] = {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": _GLOO_SECONDS,
         # It would report ranks that wait for others; the controller does, by name.
         "HOROVOD_STALL_CHECK_DISABLE": 1,
-        "HOROVOD_TIMELINE": "DYNAMIC" if job.timeline_steps else None,
-        "HOROVOD_FUSION_THRESHOLD": None if job.fusion_threshold_mb is None else int(job.fusion_threshold_mb * 2**20),
-        "HOROVOD_CYCLE_TIME": job.cycle_time_ms,
+        "HOROVOD_TIMELINE": "DYNAMIC" if TIMELINE_STEPS.of(job) else None,
+        "HOROVOD_FUSION_THRESHOLD": None if fusion is None else int(fusion * 2**20),
+        "HOROVOD_CYCLE_TIME": CYCLE_TIME.of(job),
         "HOROVOD_GLOO_IFACE": interface_of(address_towards(ranks.host, ranks.port)),
     }
     os.environ.update({name: str(value) for name, value in chosen.items() if value is not None})

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.horovod.session import HorovodTransport, translated
-from velodrome.engines.tensorflow.pixels import to_inputs
+from velodrome.engines.tensorflow.inputs import to_inputs
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo

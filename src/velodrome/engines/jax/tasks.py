@@ -15,6 +15,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from numpy.typing import NDArray
 
+from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
@@ -189,13 +190,13 @@ class TextLearner(JaxLearner):
     """Trains on the rows of a text that are this process's."""
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
-        self._text, self._unroll = context.data, context.job.unroll
+        self._text, self._unroll = context.data, UNROLL.of(context.job)
         super().__init__(context, transport, mesh)
         self._evaluate_columns = jax.jit(self._look)
 
     def _build(self) -> jax_zoo.TextNetwork:
         job = self._context.job
-        return jax_zoo.build_text(job.model, len(self._text.vocabulary), job.unroll, job.seed, job.weights_dtype)
+        return jax_zoo.build_text(job.model, len(self._text.vocabulary), UNROLL.of(job), job.seed, job.weights_dtype)
 
     # -- training
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from velodrome.engines.jax.division import AXIS
+from velodrome.engines.jax.learner import JaxLearner
 from velodrome.engines.jax.tasks import ImageLearner, TextLearner
 from velodrome.errors import PeerLost, headline
 from velodrome.transport.base import Alone, Transport
@@ -27,16 +28,19 @@ _LIMITS = ("xla_cpu_collective_timeout_seconds", "xla_cpu_collective_call_termin
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
     _configure(context)
-    with context.events.phase("connect"), context.waiting():
+
+    def connect() -> tuple[Transport, Mesh]:
         transport = _connect(context)
-        mesh = Mesh(np.array(jax.devices("cpu")), (AXIS,))
-    _ = context.data  # a phase of its own
-    learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
-    with context.events.phase("build"):
+        return transport, Mesh(np.array(jax.devices("cpu")), (AXIS,))
+
+    def build(peers: tuple[Transport, Mesh]) -> JaxLearner:
+        learner_class = TextLearner if context.data.kind == "text" else ImageLearner
         with computing(context.status):  # compiling takes seconds, on a busy machine many
-            learner = learner_class(context, transport, mesh)
+            learner = learner_class(context, *peers)
             learner.prepare()
-    loop.run(context, learner)
+        return learner
+
+    loop.train(context, connect, build)
 
 
 def _configure(context: Context) -> None:

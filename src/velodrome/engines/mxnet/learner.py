@@ -6,21 +6,19 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
 
 from velodrome.job.job import Job
 from velodrome.job.optimization import MOMENTUM
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
 from velodrome.worker.context import Context
-from velodrome.worker.learner import WEIGHTS, State, Values, ZooLearner
+from velodrome.worker.learner import State, Values, ZooLearner
 
 
 class MxnetLearner(ZooLearner):
@@ -215,14 +213,6 @@ def _slots(kept: Any) -> list[Any]:
     if kept is None:
         return []
     return list(kept) if isinstance(kept, tuple | list) else [kept]
-
-
-def restore(network: Any, folder: Path, dtype: str) -> Any:
-    """Give a network the weights of a saved model."""
-    stored = load_file(folder / WEIGHTS)
-    for name, parameter in network.parameters_by_name().items():
-        parameter.set_data(mx.nd.array(stored[name], dtype=dtype))
-    return network
 
 
 def make_optimizer(job: Job, updates: int = 0) -> Any:

@@ -1,13 +1,19 @@
-"""Loads a model that this engine saved, for use outside a job."""
+"""Loads a model that this engine saved, for use outside a job and to compare it with its ONNX export."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from velodrome.engines.mxnet.learner import restore
+import mxnet as mx
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
 from velodrome.models import mxnet_zoo
 from velodrome.models.recipe import read_description
+from velodrome.worker.actions import Named, fed_images
 
 
 def load(folder: Path) -> Any:
@@ -17,4 +23,18 @@ def load(folder: Path) -> Any:
         network: Any = mxnet_zoo.build_text(about["model"], about["vocabulary"], 0, about["dtype"])
     else:
         network = mxnet_zoo.build(about["model"], tuple(about["input_shape"]), about["classes"], 0, about["dtype"])
-    return restore(network, folder, about["dtype"])
+    stored = load_file(folder / about["file"])
+    for name, parameter in network.parameters_by_name().items():
+        parameter.set_data(mx.nd.array(stored[name], dtype=about["dtype"]))
+    return network
+
+
+def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
+    """What a saved model returns for stored examples: logits of the classes, or of the word after the last one."""
+    network, dtype = load(saved), about["dtype"]
+    if about.get("kind") == "text":
+        words = inputs["words"]
+        scores, _ = network(mx.nd.array(words.T), *network.initial_state(len(words), dtype))
+        return np.asarray(scores.asnumpy()[-1], np.float32)
+    images = np.ascontiguousarray(fed_images(about, inputs, dtype).transpose(0, 3, 1, 2))
+    return np.asarray(network(mx.nd.array(images, dtype=dtype)).asnumpy(), np.float32)

@@ -13,6 +13,7 @@ import numpy as np
 from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
+from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.mxnet.learner import MxnetLearner
@@ -157,7 +158,7 @@ class TextLearner(MxnetLearner):
 
     def evaluate(self, part: Part) -> Counts:
         read = evaluation_rows(getattr(self._text, part), self._transport.rank, self._transport.size)
-        unroll, loss_sum = self._context.job.unroll, 0.0
+        unroll, loss_sum = UNROLL.of(self._context.job), 0.0
         if len(read.inputs):
             state = self._network.initial_state(len(read.inputs), self._context.job.weights_dtype)
             for first in range(0, read.inputs.shape[1], unroll):

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
 
+if TYPE_CHECKING:
+    from velodrome.engines.mxnet.learner import MxnetLearner
+
 
 def train(context: Context) -> None:
     """Take this process's part in the job of the context."""
-    if context.role == "worker":
-        _work(context)
-    else:
+    if context.role != "worker":
         _serve(context)
+        return
+    with context.events.phase("import"):
+        import mxnet as mx
+
+        from velodrome.engines.mxnet.tasks import ImageLearner, TextLearner
+        from velodrome.worker import loop
+
+    def build(peers: tuple[Transport, object | None]) -> MxnetLearner:
+        learner_class = TextLearner if context.data.kind == "text" else ImageLearner
+        return learner_class(context, *peers)
+
+    loop.train(context, lambda: _connect(context, mx), build)
 
 
 def _serve(context: Context) -> None:
@@ -25,22 +39,6 @@ def _serve(context: Context) -> None:
             if end.code:
                 raise
     sys.modules.pop("mxnet", None)
-
-
-def _work(context: Context) -> None:
-    with context.events.phase("import"):
-        import mxnet as mx
-
-        from velodrome.engines.mxnet.tasks import ImageLearner, TextLearner
-        from velodrome.worker import loop
-
-    with context.events.phase("connect"), context.waiting():
-        transport, store = _connect(context, mx)
-    _ = context.data  # a phase of its own
-    learner_class = TextLearner if context.task.name == "language-model" else ImageLearner
-    with context.events.phase("build"):
-        learner = learner_class(context, transport, store)
-    loop.run(context, learner)
 
 
 def _connect(context: Context, mx: object) -> tuple[Transport, object | None]:

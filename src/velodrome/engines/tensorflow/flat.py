@@ -6,7 +6,8 @@ same model works under every strategy, without Keras' variable wrappers."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,6 +165,14 @@ class FlatModel(ABC):
         kept = [value if keep is None else keep(value) for value, keep in zip(layers, self._constraints, strict=True)]
         return self.layout.buffer(kept)
 
+    def with_scores(self, part: str, counts: Counts, scores: Array) -> Counts:
+        """The counts of an evaluation, with those that need the scores of all its examples."""
+        return replace(counts, own={**counts.own, **self._count_scores(part, scores)}) if self.score_size else counts
+
+    def _count_scores(self, part: str, scores: Array) -> Mapping[str, float]:
+        """What a task counts of all scores of a part; only with a `score_size`."""
+        raise NotImplementedError
+
     def initial_state(self, rows: int) -> list[Array]:
         """The state with which a stateful network begins an epoch or an evaluation of so many rows."""
         raise NotImplementedError
@@ -253,3 +262,50 @@ def set_number_format(job: Job) -> None:
     """
     keras.config.set_floatx(job.weights_dtype)
     keras.config.set_dtype_policy(job.weights_dtype if job.dtype == job.weights_dtype else mixed_policy(job))
+
+
+def gradient_in_parts(
+    network: FlatModel, sources: Any, weights: Any, statistics: Sequence[tf.Tensor], batch: Batch
+) -> tuple[Any, StepResult]:
+    """What `network.gradient` returns for a batch, computed on as many parts of it as the job asks for."""
+    if network.job.accumulate == 1:
+        return network.gradient(sources, weights, statistics, batch)
+    rows = tf.shape(tf.nest.flatten(batch.inputs)[0], tf.int64)[0]
+    parts = tf.minimum(tf.constant(network.job.accumulate, tf.int64), rows)  # none of them is empty
+    held = list(statistics)
+
+    def body(part: tf.Tensor, counts: tf.Tensor, total: list[tf.Tensor], state: list[tf.Tensor]) -> tuple[Any, ...]:
+        low, high = part * rows // parts, (part + 1) * rows // parts
+        here = [value[low:high] for value in state] if network.stateful else state
+        inner = tf.nest.map_structure(tf.identity, sources)
+        gradient, result = network.gradient(inner, weights, here, _part_of(batch, low, high))
+        dense = [tf.convert_to_tensor(piece) for piece in tf.nest.flatten(gradient)]
+        after = result.statistics
+        if network.stateful:
+            after = [
+                tf.concat([old[:low], new, old[high:]], 0) for old, new in zip(state, result.statistics, strict=True)
+            ]
+        added = [one + other for one, other in zip(total, dense, strict=True)]
+        return part + 1, counts + result.counts, added, after
+
+    nothing = [tf.zeros_like(source) for source in tf.nest.flatten(sources)]
+    start = tf.constant(0, tf.int64), tf.zeros([network.counts_size], tf.float64), nothing, held
+    shapes = tf.nest.map_structure(lambda value: value.shape, start)
+    if network.stateful:
+        shapes = *shapes[:3], [tf.TensorShape([None, *value.shape[1:]]) for value in held]
+    _, counts, total, state = tf.while_loop(
+        lambda part, *_: part < parts, body, start, shape_invariants=shapes, parallel_iterations=1
+    )
+    return tf.nest.pack_sequence_as(sources, total), StepResult(counts, list(state))
+
+
+def _part_of(batch: Batch, low: tf.Tensor, high: tf.Tensor) -> Batch:
+    """Some of a batch's examples; losses are divided by the size of the whole."""
+    inputs, targets = (
+        tf.nest.map_structure(lambda value: value[low:high], values) for values in (batch.inputs, batch.targets)
+    )
+    if batch.real.shape.rank == 0:  # all examples count, or none does
+        real = tf.where(batch.real > 0, tf.cast(high - low, batch.real.dtype), tf.zeros_like(batch.real))
+    else:
+        real = batch.real[low:high]
+    return batch._replace(inputs=inputs, targets=targets, real=real)

@@ -5,7 +5,7 @@ Byte images with a label each are examples with one input and one target; everyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import tensorflow as tf
 from velodrome.catalog.models import is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import inspection, model_file
-from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, ExampleInputs, Examples, Source
+from velodrome.engines.tensorflow.feed import EVALUATION_BATCH, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.engines.tensorflow.inputs import ExampleInputs, choose_transform
 from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, objective_of
-from velodrome.engines.tensorflow.pixels import choose_transform
 from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
@@ -29,8 +29,8 @@ from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_fra
 from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
 
-#: Keeps the random numbers of ranks apart: a prime far from small seeds.
-_SEED_STRIDE = 7919
+#: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
+SEED_STRIDE = 7919
 
 
 class Network(FlatModel):
@@ -171,6 +171,9 @@ class Network(FlatModel):
         counts = _counts_of(computed, batch.real)
         return StepResult(counts, list(statistics), confusion, computed.right, computed.scores)
 
+    def _count_scores(self, part: str, scores: Array) -> Mapping[str, float]:
+        return self.task.count_scores(self.data, part, scores)
+
     # -- statistics
 
     def initial_statistics(self, rank: int) -> list[Array]:
@@ -183,7 +186,7 @@ class Network(FlatModel):
         for variable, value in zip(self.statistics, values, strict=True):
             value = np.array(value)
             if rank and _is_random_state(variable):
-                value.flat[0] += np.array(rank * _SEED_STRIDE).astype(value.dtype)
+                value.flat[0] += np.array(rank * SEED_STRIDE).astype(value.dtype)
             moved.append(value)
         return moved
 

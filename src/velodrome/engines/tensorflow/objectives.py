@@ -126,6 +126,8 @@ class Objective(ABC):
 
     def __init__(self, model: keras.Model, dtype: tf.DType) -> None:
         self._model, self._dtype = model, dtype
+        #: What the user's metrics counted of the batch that was traced last, by name; only of a task of the user's own.
+        self.named: dict[str, tf.Tensor] = {}
 
     @abstractmethod
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
@@ -272,8 +274,6 @@ class OwnObjective(Objective):
     def __init__(self, model: keras.Model, dtype: tf.DType, task: OwnTask) -> None:
         super().__init__(model, dtype)
         self._task = task
-        #: What the user's metrics counted of the batch that was traced last, by name.
-        self.named: dict[str, tf.Tensor] = {}
 
     def compute(self, batch: Batch, constants: Any, *, training: bool) -> Computed:
         model = CalledModel(self._model, training=training)

@@ -16,14 +16,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from velodrome.engines.tensorflow.flat import Array, FlatModel
-from velodrome.engines.tensorflow.optimizers import (
-    ADAM_EPSILON,
-    GraphRates,
-    KerasRates,
-    clip_by_norm,
-    over_total,
-)
-from velodrome.engines.tensorflow.weights import Weights
+from velodrome.engines.tensorflow.weights import ADAM_EPSILON, GraphRates, Weights, clip_by_norm, over_total
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
@@ -71,6 +64,19 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
             "leave it out, and use --ema"
         )
     return made
+
+
+class KerasRates(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """The rates of a job as Keras optimizers take them."""
+
+    def __init__(self, rates: GraphRates) -> None:
+        self._rates = rates
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        return self._rates.at(tf.cast(step, tf.int64) + 1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
 
 
 class KerasWeights(Weights):
@@ -232,19 +238,3 @@ def _assign(variables: Sequence[Any], values: Array) -> None:
     parts = np.split(values, np.cumsum([int(np.prod(variable.shape)) for variable in variables])[:-1])
     for variable, part in zip(variables, parts, strict=True):
         variable.assign(part.reshape(variable.shape))
-
-
-class KerasServerWeights(KerasWeights):
-    """The variables of a Keras model, each whole on one of the servers: Keras cannot use one that is split."""
-
-    on_servers = True
-
-    def send(self, gradient: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return [tf.convert_to_tensor(piece) for piece in gradient]
-
-    def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
-        def apply_in_replica(pieces: Sequence[tf.Tensor]) -> None:
-            # The strategy reduces on the device of a tensor, and an argument has none until it is copied.
-            self._apply_share([tf.identity(piece) for piece in pieces])
-
-        self._strategy.run(apply_in_replica, args=(gradient,))

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from velodrome import files
+from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
@@ -32,7 +33,7 @@ class TextNetwork(FlatModel):
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         if saved is None:
-            super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), job.unroll))
+            super().__init__(job, keras_zoo.build_text(job.model, len(text.vocabulary), UNROLL.of(job)))
         else:
             super().__init__(job, model_file.load(saved, job.model))
         self.vocabulary, self._name = text.vocabulary, text.name
@@ -79,7 +80,7 @@ class TextNetwork(FlatModel):
     def _about(self) -> dict[str, Any]:
         about = {**super()._about(), "kind": "text", "dataset": self._name, "vocabulary": len(self.vocabulary),
                  "outputs": "logits"}
-        return about if self.stateful else {**about, "context": self.job.unroll}
+        return about if self.stateful else {**about, "context": UNROLL.of(self.job)}
 
 
 class StatelessTextNetwork(TextNetwork):

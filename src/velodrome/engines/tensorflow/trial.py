@@ -16,11 +16,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.engines.tensorflow.examples import constants_of
+from velodrome.engines.tensorflow.feed import constants_of
 from velodrome.engines.tensorflow.flat import Batch
+from velodrome.engines.tensorflow.inputs import expects_bytes
 from velodrome.engines.tensorflow.inspection import Activation, last_activation
-from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective, OwnObjective
-from velodrome.engines.tensorflow.pixels import expects_bytes
+from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
 from velodrome.models.checks import (
@@ -195,7 +195,7 @@ class Trial:
     def _try_loss(self, full: int, smallest: int, evaluation_size: int) -> None:
         """Run model and loss on the sizes of batches that they will get; refuse them if one fails."""
         network = self._network
-        if isinstance(network.objective, OwnObjective):
+        if network.task.has_own_loss:
             # Outside a graph an error is raised by the line that causes it.
             with self._users_code(full, training=False), generators.preserved(), keras.StatelessScope():
                 network.objective.compute(network.inputs.batch(*network.rows(full)), {}, training=False)
@@ -226,10 +226,9 @@ class Trial:
                 computed, _, _ = network.compute(weights, statistics, batch, training=training)
             gradients = tape.gradient(computed.loss, weights) if training else [computed.loss]
             connected = any(gradient is not None for gradient in gradients)
-            named = network.objective.named if isinstance(network.objective, OwnObjective) else {}
             # Gradients are returned to be computed: a shape may be wrong there only.
             sums = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in gradients if each is not None]
-            return computed.loss, computed.total, tf.constant(connected), named, sums
+            return computed.loss, computed.total, tf.constant(connected), network.objective.named, sums
 
         with self._users_code(size, training=training), generators.preserved():
             return tf.function(call, autograph=False).get_concrete_function(*network.spec)

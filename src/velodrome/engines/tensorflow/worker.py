@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -16,7 +17,10 @@ import tensorflow as tf
 
 from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.catalog.world import World
-from velodrome.engines.tensorflow.cluster import (
+from velodrome.engines.tensorflow.stock import KerasWeights
+from velodrome.engines.tensorflow.strategies import worker_data
+from velodrome.engines.tensorflow.strategies.allreduce import AllReduce
+from velodrome.engines.tensorflow.strategies.cluster import (
     PeerMonitor,
     cluster_resolver,
     limited,
@@ -25,38 +29,34 @@ from velodrome.engines.tensorflow.cluster import (
     wait_for,
     warn_if_exposed,
 )
-from velodrome.engines.tensorflow.optimizers import is_by_keras, steps_of_epoch
-from velodrome.engines.tensorflow.replicas import Replicas
-from velodrome.engines.tensorflow.stock import KerasWeights
-from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.engines.tensorflow.weights import ReplicaWeights
+from velodrome.engines.tensorflow.strategies.dispatchers import IndexDispatcher, TextDispatcher
+from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer, make_strategy
+from velodrome.engines.tensorflow.strategies.replicas import Replicas
+from velodrome.engines.tensorflow.tasks import network_of
+from velodrome.engines.tensorflow.weights import ReplicaWeights, is_by_keras, steps_of_epoch
 from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner
+from velodrome.worker.learner import connect_mpi
 
 _IN_PROCESS = ("mirrored", "central-storage")
+#: A strategy of `tf.distribute`, and the devices of its replicas in this process.
+Devices = tuple[Any, Sequence[str | None]]
 
 
 def train(context: Context) -> None:
     """Train a job's part in this process, to its end."""
     tf.get_logger().setLevel("ERROR")
     _set_devices(context)
-    strategy = context.job.strategy
-    if strategy == "parameter-server":
+    if context.job.strategy == "parameter-server":
         with translate_errors(context.world.me.port):
-            if context.role == "chief":
-                _lead(context)
-            else:
-                _serve(context)
-    elif strategy == "allreduce":
-        from velodrome.engines.tensorflow import allreduce
-
-        allreduce.train(context)
-    elif strategy == "multi-worker-mirrored":
+            (_lead if context.role == "chief" else _serve)(context)
+    elif context.job.strategy == "allreduce":
+        loop.train(context, partial(connect_mpi, context), partial(AllReduce, context))
+    elif context.job.strategy == "multi-worker-mirrored":
         with translate_errors(context.world.me.port):
-            loop.run(context, _multi_worker(context))
+            loop.train(context, partial(_join_workers, context), partial(_replicas, context))
     else:
-        loop.run(context, _in_this_process(context))
+        loop.train(context, partial(_in_this_process, context), partial(_replicas, context))
 
 
 def _set_devices(context: Context) -> None:
@@ -80,32 +80,15 @@ def gpu_of(world: World, gpus: Sequence[Any]) -> list[Any]:
     return [gpus[world.me.local_rank]]
 
 
-def _in_this_process(context: Context) -> Learner:
-    strategy = context.job.strategy
-    with context.events.phase("connect"):
-        devices = devices_for(context.job.workers) if strategy in _IN_PROCESS else []
-    _ = context.data  # a phase of its own
-    with context.events.phase("build"):
-        if strategy == "mirrored":
-            return _replicas(context, tf.distribute.MirroredStrategy(devices), devices)
-        if strategy == "central-storage":
-            central = tf.distribute.experimental.CentralStorageStrategy(
-                compute_devices=devices, parameter_device="/cpu:0"
-            )
-            return _replicas(context, central, devices, central=True)
-        return _replicas(context, tf.distribute.get_strategy(), [None])
-
-
-def _replicas(context: Context, strategy: Any, devices: Sequence[str | None], *, central: bool = False) -> Learner:
-    """The learner of a synchronous strategy, in the form that the job asks for."""
-    task, steps = task_of_job(context), steps_of_epoch(context)
-    if not is_by_keras(context.job):
-        network = task.network(context)
-        flat = ReplicaWeights(context.job, network, strategy, steps, central=central)
-        return Replicas(context, network, flat, strategy, devices)
-    with strategy.scope():
-        network = task.network(context)
-    return Replicas(context, network, KerasWeights(context.job, network, strategy, steps), strategy, devices)
+def _in_this_process(context: Context) -> Devices:
+    """The strategy of a job of one process."""
+    if context.job.strategy not in _IN_PROCESS:
+        return tf.distribute.get_strategy(), [None]
+    devices = devices_for(context.job.workers)
+    if context.job.strategy == "mirrored":
+        return tf.distribute.MirroredStrategy(devices), devices
+    central = tf.distribute.experimental.CentralStorageStrategy
+    return central(compute_devices=devices, parameter_device="/cpu:0"), devices
 
 
 def devices_for(workers: int) -> list[str]:
@@ -117,42 +100,57 @@ def devices_for(workers: int) -> list[str]:
     return [f"/cpu:{index}" for index in range(workers)]
 
 
-def _multi_worker(context: Context) -> Learner:
+def _join_workers(context: Context) -> Devices:
+    """Join the other workers; the strategy that sums over all of them."""
     limit, world = context.job.start_timeout, context.world
-    with context.events.phase("connect"), context.waiting():
-        rendezvous(world.me, [peer for peer in world.peers if peer != world.me], limit)
-        with limited(limit):
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver(world))
-        warn_if_exposed(context)
-    _ = context.data  # a phase of its own
-    with context.events.phase("build"):
-        return _replicas(context, strategy, strategy.extended.worker_devices)
+    rendezvous(world.me, [peer for peer in world.peers if peer != world.me], limit)
+    with limited(limit):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver(world))
+    warn_if_exposed(context)
+    return strategy, strategy.extended.worker_devices
+
+
+def _replicas(context: Context, devices: Devices) -> Replicas:
+    """The learner of a synchronous strategy, in the form that the job asks for."""
+    strategy, names = devices
+    job, by_keras, steps = context.job, is_by_keras(context.job), steps_of_epoch(context)
+    with strategy.scope() if by_keras else nullcontext():
+        network = network_of(context)
+    weights: KerasWeights | ReplicaWeights
+    if by_keras:
+        weights = KerasWeights(job, network, strategy, steps)
+    else:
+        weights = ReplicaWeights(job, network, strategy, steps, central=job.strategy == "central-storage")
+    return Replicas(context, network, weights, strategy, names)
 
 
 def _lead(context: Context) -> None:
     """The chief: wait for all other processes, then run the loop."""
-    from velodrome.engines.tensorflow.parameter_server import make_strategy
-
     limit = context.job.start_timeout
     others = [peer for peer in context.world.members if peer.role != "chief"]
-    _ = context.data  # a phase of its own
-    with context.events.phase("connect"), context.waiting():
+
+    def connect() -> Any:
         wait_for(others, limit)
         with limited(limit):
             strategy = make_strategy(context)
         warn_if_exposed(context)
-    with context.events.phase("build"):
-        task = task_of_job(context)
+        return strategy
+
+    def build(strategy: Any) -> ParameterServer:
         with strategy.scope() if is_by_keras(context.job) else nullcontext():
-            network = task.network(context)
-        learner = task.dispatcher(context, network, strategy, PeerMonitor(others, context.events))
-    loop.run(context, learner)
+            network: Any = network_of(context)
+        dispatcher = TextDispatcher if context.data.kind == "text" else IndexDispatcher
+        return dispatcher(context, network, strategy, PeerMonitor(others, context.events))
+
+    _ = context.data  # before it waits: the others load theirs first, too
+    loop.train(context, connect, build)
 
 
 def _serve(context: Context) -> None:
     """A worker or a server: run what the chief sends until the chief's port closes."""
-    if context.role == "worker":
-        task_of_job(context).prepare_server_worker(context)
+    if context.role == "worker" and context.task.name != "language-model" and worker_data.reads_itself(context):
+        worker_data.publish(context.data)
+        vars(context).pop("data")  # closures read what was published
     chief = context.world.of_role("chief")
     with context.events.phase("connect"), context.waiting():
         task, index = task_of(context.world)

@@ -1,18 +1,25 @@
-"""How a user's model is called, and how logits are found in what it returns."""
+"""How a user's model is called, on a copy if it must not notice, and how logits are found in what it returns."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as functional
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from velodrome.models import generators, own
 from velodrome.models.checks import class_scores
+from velodrome.models.generators import KINDS, Generator, Generators, of_model
+
+#: What a model is called with: a tensor, or several by name.
+Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -32,11 +39,8 @@ def tensors_in(outputs: object) -> Iterator[torch.Tensor]:
     """The tensors among what a module returned."""
     if isinstance(outputs, torch.Tensor):
         yield outputs
-    elif isinstance(outputs, dict):
-        for each in outputs.values():
-            yield from tensors_in(each)
-    elif isinstance(outputs, tuple | list):
-        for each in outputs:
+    elif isinstance(outputs, Mapping | tuple | list):
+        for each in outputs.values() if isinstance(outputs, Mapping) else outputs:
             yield from tensors_in(each)
 
 
@@ -48,6 +52,75 @@ def _by_keyword(kind: Any, names: tuple[str, ...]) -> bool:
         return False
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return all(name in parameters and parameters[name].kind in named for name in names)
+
+
+# -- without a trace
+
+
+def _of_torch(generator: Any) -> Generator:
+    """Of a `torch.Generator`."""
+    return Generator(
+        lambda: generator.get_state().numpy(), lambda state: generator.set_state(torch.from_numpy(state))
+    )
+
+
+def generators_of(model: nn.Module) -> Generators:
+    """PyTorch's generators that a model may draw from, and those of any kind that it holds."""
+    drawn_from = {"torch": _of_torch(torch.default_generator)}
+    for device in sorted({tensor.device.index for tensor in model.parameters() if tensor.is_cuda}):
+        drawn_from[f"cuda:{device}"] = _of_torch(torch.cuda.default_generators[device])
+    return drawn_from | of_model(model, nn.Module, {**KINDS, torch.Generator: _of_torch})
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[nn.Module]:
+    """A copy of the model to be tried or, if it cannot be copied, the model itself, whose tensors are then restored.
+
+    Random numbers that are drawn meanwhile are drawn again later.
+    """
+    with generators.preserved(generators_of(model)):
+        try:
+            tried = copy.deepcopy(model)
+        except Exception:  # a tensor with a history, a generator, an open file …
+            tried = model
+        if tried is not model:
+            yield tried
+            return
+        places = [*model.parameters(), *model.buffers()]
+        kept = [place.detach().clone() for place in places]
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                for place, value in zip(places, kept, strict=True):
+                    place.copy_(value)
+            model.train()
+
+
+def shape_of(inputs: Inputs) -> Any:
+    """The shape of one example, by name where a model takes several inputs."""
+    if isinstance(inputs, torch.Tensor):
+        return tuple(inputs.shape[1:])
+    return {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+
+
+def size_of(inputs: Inputs) -> int:
+    """How many examples a model is called with."""
+    return len(inputs) if isinstance(inputs, torch.Tensor) else len(next(iter(inputs.values())))
+
+
+def initialise(name: str, model: nn.Module, sample: Callable[[], Inputs]) -> bool:
+    """Give lazy layers their shape by a call with a sample; whether there are some."""
+    if not any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
+        return False
+    images = sample()
+    with torch.no_grad(), own.fits_data(name, shape_of(images), building=False, batch=size_of(images)):
+        model.eval()(images)
+    model.train()
+    return True
+
+
+# -- logits
 
 
 #: What a model returns: logits, or log-probabilities, which are normalised logits; a softmax whose input is recovered;

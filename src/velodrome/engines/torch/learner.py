@@ -12,16 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.engines.torch import model_file as saved
-from velodrome.engines.torch.counting import Answers, EvaluationCounts, Tally
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.engines.torch import model_file
+from velodrome.engines.torch.calling import generators_of
 from velodrome.engines.torch.feed import Replica
+from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
 from velodrome.engines.torch.inspection import inspect_step
-from velodrome.engines.torch.model_state import average_buffers, broadcast_weights, generators_of, start_from_weights
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, report_implementation, squared_norm
+from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
-from velodrome.engines.torch.torch_optimizers import make_optimizer
-from velodrome.job.job import Mesh
 from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Alone, Transport
@@ -38,6 +38,9 @@ class TorchLearner(TransportLearner):
     path: str | None = None
     #: The weights to save, by name, where a process has only some of them: set in the chief by `collect_model`.
     _collected: dict[str, torch.Tensor] | None = None
+    #: Everything in `state` but the number of epochs, where a process has only some of it: set in the chief by
+    #: `collect_state`, and taken by the next call of `state`.
+    _state: State | None = None
     #: Whether forward passes wait for one another, so that every process must make as many.
     lockstep = False
     #: What the losses of the last batch that came one per example were multiplied by, and for which batches it is.
@@ -53,7 +56,7 @@ class TorchLearner(TransportLearner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
-        start_from_weights(context, self._model, transport.rank)
+        model_file.start_from_weights(context, self._model, transport.rank)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
@@ -159,7 +162,7 @@ class TorchLearner(TransportLearner):
         return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
-        from velodrome.engines.torch.strategies.traffic import divisions  # imports the learners of these strategies
+        from velodrome.engines.torch.strategies.plans import divisions  # imports the learners of these strategies
 
         return divisions(self._context.job, self._context.data, self._network, workers, mesh, inspection.layers)
 
@@ -226,7 +229,7 @@ class TorchLearner(TransportLearner):
     # -- statistics and evaluation
 
     def average_statistics(self) -> None:
-        average_buffers(self._model, self._among)
+        model_file.average_buffers(self._model, self._among)
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -277,37 +280,28 @@ class TorchLearner(TransportLearner):
     def generators(self) -> Generators:
         return super().generators() | generators_of(self._model)
 
+    def _own_state(self) -> State:
+        """What this process has of the model and the optimizer."""
+        return {**model_file.to_arrays("model.", self._model.state_dict()),
+                **model_file.to_arrays("optimizer.", self._optimizer.state())}
+
     def state(self) -> State:
-        model = {
-            f"model.{name}": value.detach().cpu().contiguous().numpy()
-            for name, value in self._model.state_dict().items()
-            if isinstance(value, torch.Tensor)
-        }
-        optimizer = {
-            f"optimizer.{name}": value.detach().cpu().contiguous().numpy()
-            for name, value in self._optimizer.state().items()
-        }
-        return {**model, **optimizer, "epochs": np.array(self._epochs, dtype=np.int64)}
+        collected, self._state = self._state, None
+        return {**(self._own_state() if collected is None else collected),
+                "epochs": np.array(self._epochs, dtype=np.int64)}
 
     def load(self, state: State) -> None:
         # Where parameters are shared, each process has put its first weights there by now, and the chief has tried to
         # save them. From here on all write the same numbers, so one may compute before the others are done.
         self._between_steps()
-        places = {f"model.{name}": value for name, value in self._model.state_dict().items()}
-        with torch.no_grad():
-            for name, value in state.items():
-                if name in places:
-                    places[name].copy_(torch.from_numpy(np.array(value)))
-        self._optimizer.load({
-            name.removeprefix("optimizer."): torch.from_numpy(np.array(value))
-            for name, value in state.items() if name.startswith("optimizer.")
-        })
+        copy_by_name(self._model.state_dict(), model_file.from_arrays("model.", state))
+        self._optimizer.load(model_file.from_arrays("optimizer.", state))
         self._epochs = int(state["epochs"])
 
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
             return ()
-        return saved.check(self._context, self._network, self._model, self.save, folder, self._collected)
+        return model_file.check(self._context, self._network, self._model, self.save, folder, self._collected)
 
     def save(self, folder: Path) -> None:
         job = self._context.job
@@ -320,11 +314,11 @@ class TorchLearner(TransportLearner):
         average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
             average.swap()
-        saved.save(folder, self._model, description | self._task.description(self._network), self._collected)
+        model_file.save(folder, self._model, description | self._task.description(self._network), self._collected)
         if average is not None:
             average.swap()
 
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""
         with self._context.waiting():
-            broadcast_weights(self._model, self._transport)
+            model_file.broadcast_weights(self._model, self._transport)

@@ -1,4 +1,7 @@
-"""A trained model on disk: its weights in safetensors, and a description from which the model is built again."""
+"""The weights of a model: those it starts from, those that processes share, and the trained ones on disk.
+
+A trained model is its weights in safetensors, and a description from which the model is built again.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as serialize
 from torch import nn
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.engines.torch import network, trial
+from velodrome.engines.torch import network
+from velodrome.engines.torch.calling import initialise, untouched
 from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
+from velodrome.models.initial_weights import Matching, check_readable
 from velodrome.models.recipe import (
     DESCRIPTION,
     README,
@@ -31,9 +36,88 @@ from velodrome.models.recipe import (
     tuples,
 )
 from velodrome.tasks.counts import Batch
+from velodrome.transport.base import Transport
+from velodrome.worker import checkpoint
 from velodrome.worker.context import Context
+from velodrome.worker.learner import State
 
 WEIGHTS = "model.safetensors"
+
+
+# -- before and while it is trained
+
+
+@torch.no_grad()
+def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
+    """Copy what matches by name and shape into the model; what did not match, as sentences."""
+    check_readable(file)
+    places = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    try:
+        with safe_open(file, framework="pt") as stored:
+            # Shapes alone: only what fits is read.
+            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
+            for name in matching.loaded:
+                places[name].copy_(stored.get_tensor(name))
+    except SafetensorError as error:
+        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+    return matching.notes()
+
+
+def start_from_weights(context: Context, model: nn.Module, rank: int) -> None:
+    """Load the weights that the job starts from; the other processes get them from rank 0."""
+    file = context.job.weights
+    if file is None or rank or (context.resume and checkpoint.latest(context.folder)):
+        return
+    for note in load_initial_weights(model, file):
+        context.events.emit("warning", message=note)
+
+
+@torch.no_grad()
+def broadcast_weights(model: nn.Module, transport: Transport) -> None:
+    """Give every process the tensors of rank 0."""
+    if transport.size == 1:
+        return
+    for value in model.state_dict().values():
+        if isinstance(value, torch.Tensor) and value.numel():
+            array = value.detach().cpu().contiguous().numpy()  # the memory of the value itself, if that is possible
+            transport.broadcast(array.reshape(-1).view(np.uint8))
+            value.copy_(torch.from_numpy(array))
+
+
+@torch.no_grad()
+def average_buffers(model: nn.Module, among: Transport) -> None:
+    """Replace the buffers of a model, which are its statistics, by their mean over processes."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() and buffer.numel()]
+    if among.size == 1 or not buffers:
+        return
+    flat = np.concatenate([buffer.detach().double().cpu().numpy().ravel() for buffer in buffers])
+    among.all_reduce(flat)
+    flat /= among.size
+    offset = 0
+    for buffer in buffers:
+        mean = torch.from_numpy(flat[offset : offset + buffer.numel()])
+        buffer.copy_(mean.view(buffer.shape))
+        offset += buffer.numel()
+
+
+# -- on disk
+
+
+def to_arrays(prefix: str, tensors: Mapping[str, Any]) -> State:
+    """The tensors among these as arrays on the host, with the prefix before their names."""
+    return {
+        f"{prefix}{name}": value.detach().cpu().contiguous().numpy()
+        for name, value in tensors.items() if isinstance(value, torch.Tensor)
+    }
+
+
+def from_arrays(prefix: str, state: State) -> dict[str, torch.Tensor]:
+    """Copies of the arrays that have the prefix before their names, as tensors by the rest of their names."""
+    return {
+        name.removeprefix(prefix): torch.from_numpy(np.array(value))
+        for name, value in state.items() if name.startswith(prefix)
+    }
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -124,7 +208,7 @@ def reload_problem(
 def _difference(model: nn.Module, loaded: nn.Module, sample: Any) -> str | None:
     """Whether two models with the same weights compute something else; a model that draws random numbers is not
     compared."""
-    with trial.untouched(model) as tried, torch.no_grad():
+    with untouched(model) as tried, torch.no_grad():
         tried.eval()
         before, again, after = (class_scores(each(sample), torch.Tensor) for each in (tried, tried, loaded))
     if not isinstance(before, torch.Tensor):
@@ -180,7 +264,7 @@ def _built(about: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
         return Batch({name: torch.zeros(only_batch or 1, *each, dtype=torch.int64 if name in whole else dtype)
                       for name, each in shapes.items()}, {}).x
 
-    trial.initialise(about["model"], model, zeros)
+    initialise(about["model"], model, zeros)
     return model
 
 

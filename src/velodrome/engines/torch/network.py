@@ -12,19 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from velodrome.catalog.models import is_own
+from velodrome.catalog.models import UNROLL, is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of_arrays
 from velodrome.engines.torch import trial
-from velodrome.engines.torch.calling import LogitsModel
+from velodrome.engines.torch.calling import LogitsModel, initialise, untouched
 from velodrome.engines.torch.feed import Columns, dtype_of
-from velodrome.engines.torch.model_checks import expects_bytes, put_channels_last
-from velodrome.engines.torch.objectives import (
-    LanguageObjective,
-    Objective,
-    ObjectiveModule,
-)
-from velodrome.engines.torch.own_task import objective_of
+from velodrome.engines.torch.inspection import expects_bytes, put_channels_last
+from velodrome.engines.torch.objectives import Objective, ObjectiveModule
+from velodrome.engines.torch.task_objectives import LanguageObjective, objective_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import own, torch_zoo
@@ -73,7 +69,7 @@ class Network:
             return True
         before = [parameter.detach().clone() for parameter in self.model.parameters()]
         try:
-            with trial.untouched(self.model) as tried, torch.no_grad():
+            with untouched(self.model) as tried, torch.no_grad():
                 if tried is self.model:  # it cannot be copied, and a call may change more than tensors
                     return False
                 self.call_copy(tried.train())
@@ -131,7 +127,7 @@ def build_text(job: Job, vocabulary: int, device: torch.device, *, model: nn.Mod
     """The job's language model with the weights that its seed decides, or `model`, which was saved."""
     seed_everything(job.seed)
     if model is None:
-        model = torch_zoo.build_text(job.model, vocabulary, job.unroll)
+        model = torch_zoo.build_text(job.model, vocabulary, UNROLL.of(job))
     model = model.to(device=device, dtype=dtype_of(job))
     module = ObjectiveModule(model, LanguageObjective(model), autocast=job.dtype == "bfloat16")
     return Network(model=model, module=module, from_zoo=True)
@@ -189,7 +185,7 @@ class _Builder:
 
     def tried(self) -> Network:
         job, model, full = self._job, self._model, self.sizes.training[0]
-        lazy = trial.initialise(job.model, model, lambda: self.sample(full).x)
+        lazy = initialise(job.model, model, lambda: self.sample(full).x)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise BadRequest(f"model {job.model!r} has nothing to train: none of its parameters requires a gradient")
         called, saved, notes, minimum = self._classifier()
@@ -251,6 +247,6 @@ class _Builder:
         """Whether a model of images scales its input as if it were bytes, and is fed others."""
         if self._data.kind != "images" or self.pixels is None or self.pixels.form == "byte":
             return ()
-        with trial.untouched(self._model) as tried:
+        with untouched(self._model) as tried:
             scales = expects_bytes(tried, self.sample(self.sizes.training[0]).x)
         return (byte_input_note(self._job.model, self.pixels.form),) if scales else ()

@@ -1,4 +1,4 @@
-"""What a batch is trained by: the summed loss of each task, and what is counted of the outputs.
+"""What a batch is trained by: its summed loss, and what is counted of the outputs.
 
 Metrics of the user's own task are counted before the backward pass, so that no batch is kept through the optimizer's
 step. Where a trial saw that counting changes the outputs or the batch in place, they are counted after it.
@@ -6,18 +6,30 @@ step. Where a trial saw that counting changes the outputs or the batch in place,
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
+from numpy.typing import NDArray
 from torch import nn
 
-from velodrome.engines.torch.calling import SoftmaxInput, scores
+from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.feed import repeated
-from velodrome.tasks.counts import Batch
+from velodrome.tasks import correctness_bits
+from velodrome.tasks.counts import Batch, Counts
+from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.schedule import Indices
+from velodrome.transport.base import Transport
+from velodrome.worker.context import Context
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+#: Outputs of so many numbers wait to be counted together, which takes less time than counting every step.
+_PENDING_NUMBERS = 1 << 18
 
 
 class Objective(ABC):
@@ -31,10 +43,14 @@ class Objective(ABC):
     smoothing = 0.0
     #: Whether counting changes outputs or the batch in place, which the backward pass may need as they were.
     changes_tensors = False
+    #: Whether `count` needs the outputs and the only target alone, so that several batches can be counted at once.
+    counts_outputs = False
     #: Whether `loss` adds up the values of a batch, where it has one per example.
     adds_up = True
     #: Of a task in which every answer is one of several classes.
     classes: int | None = None
+    #: Whether it looks into the model for what goes into its sigmoid.
+    takes_sigmoid = False
     #: Numbers per example that an evaluation needs from all processes; None if it needs none.
     score_width: int | None = None
 
@@ -55,6 +71,10 @@ class Objective(ABC):
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
         """Sums over the batch of the last `loss`, in the order of the task's `counted`."""
 
+    def try_counting(self, batch: Batch) -> dict[str, torch.Tensor | float]:
+        """What a task of the user's own counts of a first batch; notices what it changes in place."""
+        return {}
+
     def scores(self, batch: Batch) -> torch.Tensor | None:
         """A row of `score_width` numbers per example."""
         return None
@@ -64,13 +84,15 @@ class Objective(ABC):
         return None
 
 
-def _float32(tensor: torch.Tensor) -> torch.Tensor:
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
     """Losses are computed in float32 at least."""
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 class OutputObjective(Objective):
     """A loss of one tensor that the model returns."""
+
+    counts_outputs = True
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         """`shape` is that of the outputs for one example; others with as many numbers are reshaped."""
@@ -91,125 +113,13 @@ class OutputObjective(Objective):
 
     def _shaped(self, outputs: Any) -> torch.Tensor:
         if isinstance(outputs, torch.Tensor):
-            outputs = _float32(outputs)
+            outputs = at_least_float32(outputs)
             if outputs.shape[1:] == self.shape:
                 return outputs
         return outputs.reshape(len(outputs), *self.shape)
 
     @abstractmethod
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor: ...
-
-
-class ClassObjective(OutputObjective):
-    """Cross-entropy of logits or log-probabilities, which are normalised logits."""
-
-    def __init__(self, name: str, classes: int) -> None:
-        super().__init__(name, (classes,))
-        self.classes = classes
-
-    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        smoothing = self.smoothing if self._training else 0.0
-        return functional.cross_entropy(outputs, targets, reduction="sum", label_smoothing=smoothing)
-
-    def right(self, batch: Batch) -> torch.Tensor:
-        return torch.argmax(self.outputs, 1) == batch.y
-
-    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor]:
-        return [self.right(batch).sum()]
-
-
-class ErrorObjective(OutputObjective):
-    """The squared error, averaged over the numbers of an example."""
-
-    def __init__(self, name: str, shape: tuple[int, ...], centres: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(name, shape)
-        self._centres, self._each = centres, max(1, int(np.prod(shape)))
-
-    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return functional.mse_loss(outputs, targets, reduction="sum") / self._each
-
-    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor]:
-        targets = batch.y.double()
-        errors = self.outputs.double() - targets
-        sums = errors.abs().sum(), errors.square().sum(), (targets - self._centres[part]).square().sum()
-        return [each / self._each for each in sums]
-
-
-class LabelObjective(OutputObjective):
-    """Binary cross-entropy of logits, averaged over the labels of an example."""
-
-    def __init__(self, name: str, shape: tuple[int, ...], *, sigmoid: Mapping[bool, bool]) -> None:
-        """`sigmoid`: whether the model ends in one, in evaluation and in training; its input is then taken instead."""
-        super().__init__(name, shape)
-        self._sigmoid, self._each = sigmoid, max(1, int(np.prod(shape)))
-        self.score_width = self._each
-
-    @property
-    def takes_sigmoid(self) -> bool:
-        """Whether it looks into the model for what goes into its sigmoid."""
-        return any(self._sigmoid.values())
-
-    def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
-        if not self._sigmoid[model.training]:
-            return self._shaped(scores(model, inputs))
-        with SoftmaxInput() as seen:
-            outputs = scores(model, inputs)
-        logits = seen.sigmoid_input(outputs)
-        return self._shaped(outputs.logit(eps=torch.finfo(outputs.dtype).tiny) if logits is None else logits)
-
-    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        numbers = targets.to(outputs.dtype)
-        return functional.binary_cross_entropy_with_logits(outputs, numbers, reduction="sum") / self._each
-
-    def scores(self, batch: Batch) -> torch.Tensor:
-        return self.outputs.reshape(len(self.outputs), -1)
-
-    def _answers(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.outputs > 0, batch.y > 0
-
-    def right(self, batch: Batch) -> torch.Tensor:
-        given, true = self._answers(batch)
-        return (given == true).reshape(len(given), -1).all(1)
-
-    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
-        given, true = self._answers(batch)
-        hits = (given & true).sum()
-        # Areas under the curve are counted when the scores of all processes are there.
-        return [self.right(batch).sum(), hits, given.sum() - hits, true.sum() - hits, 0.0, 0.0]
-
-
-class LanguageObjective(Objective):
-    """Cross-entropy of the words that follow, and the state of a network that carries one."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        #: The state of so many rows at the beginning of a text; None for a network that carries none.
-        self.initial_state: Callable[[int], Any] = getattr(model, "initial_state", lambda rows: None)
-        #: That after the words of the last loss.
-        self.state: Any = None
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        # The logits end here: the backward pass takes their memory, the largest of all with a large vocabulary.
-        words, state, targets = batch.inputs["words"], batch.inputs["state"], batch.targets["y"]
-        counted = batch.targets.get("counted")
-        if state is None:
-            logits, self.state = model(words).flatten(0, 1), None
-        else:
-            logits, (hidden, cell) = model(words, state)
-            # In the order in which the logits lie in memory.
-            logits, targets = logits.transpose(0, 1).flatten(0, 1), targets.t()
-            counted = None if counted is None else counted.t()
-            # Truncated back-propagation: the state continues into the next step, the gradient does not.
-            self.state = _float32(hidden.detach()), _float32(cell.detach())
-        logits = _float32(logits)
-        self.total = targets.numel() if counted is None else float(counted.sum(dtype=torch.float64))
-        if counted is None:
-            return functional.cross_entropy(logits, targets.flatten(), reduction="sum")
-        losses = functional.cross_entropy(logits, targets.flatten(), reduction="none")
-        return (losses * counted.flatten()).sum(dtype=torch.float64)
-
-    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
-        return []
 
 
 class ObjectiveModule(nn.Module):
@@ -231,3 +141,134 @@ class ObjectiveModule(nn.Module):
         device = next(self.model.parameters()).device
         with torch.autocast(device.type, torch.bfloat16):
             return self.objective.loss(self.model, Batch(inputs, targets)).float()
+
+
+# -- counting
+
+
+class Tally:
+    """Sums over batches, of which nothing is read back from the device before the end."""
+
+    def __init__(self, objective: Objective, part: str = "train") -> None:
+        self._objective: Any = objective
+        self._part, self._total = part, 0.0
+        self._losses: list[torch.Tensor] = []
+        self._sums: list[Sequence[torch.Tensor | float]] = []
+        self._outputs: list[torch.Tensor] = []
+        self._targets: list[torch.Tensor] = []
+        self._pending = 0
+
+    def add(self, loss: torch.Tensor, batch: Batch) -> None:
+        """Count the batch of the objective's last loss."""
+        self._total += self._objective.total
+        self._losses.append(loss)
+        if not self._objective.counts_outputs:
+            self._sums.append(self._objective.count(batch, self._part))
+            return
+        self._outputs.append(self._objective.outputs)
+        self._targets.append(batch.y)
+        self._pending += self._objective.outputs.numel()
+        if self._pending > _PENDING_NUMBERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._outputs:
+            return
+        self._objective.outputs = torch.cat(self._outputs)
+        self._sums.append(self._objective.count(Batch({}, {"y": torch.cat(self._targets)}), self._part))
+        self._outputs, self._targets, self._pending = [], [], 0
+
+    def counts(self, names: Sequence[str]) -> Counts:
+        self._flush()
+        join = torch.cat if self._losses and self._losses[0].ndim else torch.stack
+        loss = float(join(self._losses).sum(dtype=torch.float64)) if self._losses else 0.0
+        sums = [_added(values) for values in zip(*self._sums, strict=True)] if self._sums else [0.0] * len(names)
+        own = {name: int(value) if value.is_integer() else value for name, value in zip(names, sums, strict=True)}
+        return Counts(round(self._total), loss, own)
+
+
+def _added(values: Sequence[torch.Tensor | float]) -> float:
+    """The sum of numbers, most of which are on the device."""
+    tensors = [each.reshape(()) if each.ndim else each for each in values if isinstance(each, torch.Tensor)]
+    plain = math.fsum(each for each in values if not isinstance(each, torch.Tensor))
+    return plain + (float(torch.stack(tensors).sum(dtype=torch.float64)) if tensors else 0.0)
+
+
+class EvaluationCounts(NamedTuple):
+    """What this process counted in an evaluation; the confusion matrix, where there is one, flattened by rows."""
+
+    counts: Counts
+    confusion: NDArray[np.float64] | None = None
+    #: For every example of the part, whether this process classified it correctly; None where no answer is right.
+    answers: NDArray[np.bool_] | None = None
+    #: For every example of the part, the scores that this process computed, zero for those of others, flattened; None
+    #: where a task needs none.
+    scores: NDArray[np.float64] | None = None
+
+    def summed(self, among: Transport, context: Context, part: str) -> EvaluationCounts:
+        """The sums over processes, in each of them, by one message; the confusion matrix is a square then. Answers are
+        those of the test part alone, and scores have become counts."""
+        names, task, nothing = context.task.counted, context.task, np.zeros(0)
+        answers = self.answers if part == "test" else None
+        parts = [
+            self.counts.vector(names), nothing if self.confusion is None else self.confusion,
+            nothing if self.scores is None else self.scores,
+            nothing if answers is None else correctness_bits.to_vector(answers),
+        ]
+        vector = np.concatenate(parts)
+        among.all_reduce(vector)
+        sums, confusion, scores, bits = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
+        counts, classes = Counts.of(sums, names), math.isqrt(len(confusion))
+        if self.scores is not None:
+            assert isinstance(task, ExampleTask), "only they have scores"
+            counts = replace(counts, own={**counts.own, **task.count_scores(context.data, part, scores)})
+        return EvaluationCounts(
+            counts, None if self.confusion is None else confusion.reshape(classes, classes),
+            None if answers is None else correctness_bits.from_vector(bits, len(answers)),
+        )
+
+
+class Answers:
+    """What an evaluation knows of single examples: which are right, their scores, and a confusion matrix."""
+
+    def __init__(self, objective: Objective, examples: int, mine: Indices) -> None:
+        self._objective, self._examples, self._mine = objective, examples, mine
+        self._right: list[torch.Tensor] = []
+        self._scores: list[torch.Tensor] = []
+        self._predicted: list[torch.Tensor] = []
+        self._labels: list[torch.Tensor] = []
+
+    def add(self, batch: Batch) -> None:
+        """Note what the objective's last loss knows of its examples."""
+        right, scores = self._objective.right(batch), self._objective.scores(batch)
+        if right is not None:
+            self._right.append(right)
+        if scores is not None:
+            self._scores.append(scores)
+        if self._confuses:
+            self._predicted.append(torch.argmax(self._objective.outputs, 1))
+            self._labels.append(batch.y)
+
+    @property
+    def _confuses(self) -> bool:
+        classes = self._objective.classes
+        return classes is not None and classes <= MAX_CONFUSION_CLASSES
+
+    def counts(self, counts: Counts) -> EvaluationCounts:
+        confusion = answers = scores = None
+        classes, width = self._objective.classes, self._objective.score_width
+        if classes is not None and self._confuses:
+            confusion = np.zeros(classes**2)
+            if self._labels:
+                pairs = torch.cat(self._labels) * classes + torch.cat(self._predicted)
+                confusion = torch.bincount(pairs, minlength=classes**2).double().cpu().numpy()
+        if classes is not None or width is not None:
+            answers = np.zeros(self._examples, np.bool_)
+            if self._right:
+                answers[self._mine] = torch.cat(self._right).cpu().numpy()
+        if width is not None:
+            table = np.zeros((self._examples, width))
+            if self._scores:
+                table[self._mine] = torch.cat(self._scores).double().cpu().numpy()
+            scores = table.ravel()
+        return EvaluationCounts(counts, confusion, answers, scores)

@@ -1,4 +1,4 @@
-"""sgd, momentum, adam and adamw in Velodrome's form, which calls PyTorch's fused kernels itself.
+"""Optimizers in one interface: those of `torch.optim`, stock or the user's own, and the moving average of weights.
 
 All optimizers are given the gradients of a step as a list. A parameter without a gradient is skipped, as `torch.optim`
 does: neither it nor its momentum changes, and Adam does not count the step for it.
@@ -6,54 +6,71 @@ does: neither it nor its momentum changes, and Adam does not count the step for 
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER, STOCK_OPTIMIZER
-from velodrome.engines.torch.kernels import Kernels, Tensors, choose_kernels
+from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.worker.context import Context
+from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.models.own import builder_of
 
+#: The default of `torch.optim.Adam`.
+ADAM_EPSILON = 1e-8
 #: The gradient of each parameter; None where a parameter got none.
 Gradients = Sequence[torch.Tensor | None]
-
-#: What an optimizer keeps of every parameter.
-SLOTS: dict[str, tuple[str, ...]] = {
-    "sgd": (), "momentum": ("momentum",), "adam": ("mean", "square"), "adamw": ("mean", "square")
+#: What another library puts around an optimizer of `torch.optim`, which offers the same.
+Wrap = Callable[[torch.optim.Optimizer], Any]
+#: What an optimizer keeps of every parameter, by the names that `torch.optim` uses in its checkpoints.
+STOCK_SLOTS: dict[str, tuple[str, ...]] = {
+    "sgd": (), "momentum": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")
 }
+
+
+@torch.no_grad()
+def copy_by_name(targets: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Copy each value into the target of its name, where there is one."""
+    for name, target in targets.items():
+        if name in values:
+            target.copy_(values[name])
 
 
 class WeightAverage:
     """The exponential moving average of the weights (`--ema`), which is evaluated and saved in their place, computed as
     `torch.optim.swa_utils.AveragedModel` does: the first update copies."""
 
-    def __init__(self, decay: float, tensors: Sequence[torch.Tensor], averages: Sequence[torch.Tensor] = ()) -> None:
-        """`averages` are tensors like the others, where they must lie in memory given by the caller."""
-        self._decay = decay
-        self._tensors = [tensor.detach() for tensor in tensors]
-        self.averages = list(averages) or [torch.zeros_like(tensor) for tensor in self._tensors]
-        for average, tensor in zip(self.averages, self._tensors, strict=True):
-            average.copy_(tensor)
+    def __init__(
+        self, decay: float, tensors: Sequence[torch.Tensor], averages: Sequence[torch.Tensor], updates: torch.Tensor
+    ) -> None:
+        self._decay, self._tensors, self.averages = decay, tensors, averages
         #: Updates so far, as a tensor because it belongs into checkpoints.
-        self.updates = torch.zeros((), dtype=torch.int64)
-        self._begun = False
+        self._updates = updates
+
+    @classmethod
+    def of(
+        cls, decay: float, tensors: Sequence[torch.Tensor], averages: Sequence[torch.Tensor] = ()
+    ) -> WeightAverage:
+        """That of these tensors before the first update; `averages` are tensors like them, where they must lie in
+        memory given by the caller."""
+        tensors = [tensor.detach() for tensor in tensors]
+        averages = averages or [torch.empty_like(tensor) for tensor in tensors]
+        for average, tensor in zip(averages, tensors, strict=True):
+            average.copy_(tensor)
+        return cls(decay, tensors, averages, torch.zeros((), dtype=torch.int64))
 
     def part(self, cut: slice) -> WeightAverage:
         """The average of a part of flat tensors, in the same memory."""
-        found = WeightAverage.__new__(WeightAverage)
-        found._decay, found.updates, found._begun = self._decay, self.updates, self._begun
-        found._tensors, found.averages = ([each[cut] for each in held] for held in (self._tensors, self.averages))
-        return found
+        tensors, averages = ([each[cut] for each in held] for held in (self._tensors, self.averages))
+        return WeightAverage(self._decay, tensors, averages, self._updates)
 
     @torch.no_grad()
     def update(self) -> None:
         """Move the averages towards the tensors as they are now."""
-        weight = 1 - self._decay if self._begun else 1.0
-        self._begun = True
-        self.updates += 1
+        weight = 1 - self._decay if self._updates.item() else 1.0
+        self._updates += 1
         for average, tensor in zip(self.averages, self._tensors, strict=True):
             average.lerp_(tensor, weight)
 
@@ -67,16 +84,12 @@ class WeightAverage:
 
     def state(self) -> dict[str, torch.Tensor]:
         named = {f"ema.{index}": average for index, average in enumerate(self.averages)}
-        return {"ema.updates": self.updates, **named}
-
-    def restored(self) -> None:
-        """Called after a saved state was copied into that of this average."""
-        self._begun = bool(self.updates > 0)
+        return {"ema.updates": self._updates, **named}
 
 
 def average_of(job: Job, tensors: Sequence[torch.Tensor]) -> WeightAverage | None:
     """The average that a job asks for; None if it asks for none."""
-    return None if job.ema is None else WeightAverage(job.ema, tensors)
+    return None if job.ema is None else WeightAverage.of(job.ema, tensors)
 
 
 class Optimizer(ABC):
@@ -89,153 +102,36 @@ class Optimizer(ABC):
     #: The moving average of the tensors that this process steps; None if the job asks for none.
     average: WeightAverage | None = None
 
-    @abstractmethod
     def step(self, gradients: Gradients) -> None:
-        """Make one step."""
+        """Make one step, and update the average."""
+        self._step(gradients)
+        if self.average is not None:
+            self.average.update()
 
     @abstractmethod
-    def state(self) -> dict[str, torch.Tensor]:
-        """Everything that the next step depends on, by name; copying into these tensors, then `restored`, restores
-        it."""
+    def _step(self, gradients: Gradients) -> None:
+        """Make one step."""
 
     @property
     def whole_average(self) -> WeightAverage | None:
         """The moving average of all parameters, whichever process steps them."""
         return self.average
 
-    @torch.no_grad()
+    def average_state(self) -> dict[str, torch.Tensor]:
+        """The state of the average, if there is one."""
+        return {} if self.whole_average is None else self.whole_average.state()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Everything that the next step depends on, by name; copying into these tensors restores it."""
+        return self._own_state() | self.average_state()
+
+    @abstractmethod
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        """The same without the average."""
+
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """Continue from what `state` returned, in this process or another."""
-        places = self.state()
-        for name, value in state.items():
-            if name in places:
-                places[name].copy_(value)
-        if self.average is not None:
-            self.average.restored()
-
-
-class FusedOptimizer(Optimizer):
-    """Calls the fused kernels directly, one call a step for all tensors that have a gradient."""
-
-    def __init__(
-        self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, parameters: int | None = None,
-        kernels: Kernels | None = None, averaged: bool = True,
-    ) -> None:
-        """`slots` are the state of a single tensor, zero and like it, where it must lie in memory given by the caller.
-        `parameters` is how many there are, if it is not one per tensor. Without `averaged`, the caller makes the
-        average."""
-        self._kind, self.rate = job.optimizer, job.rate
-        self._decay, self._nesterov = job.decay_of_weights, job.nesterov
-        self._kernels = kernels or choose_kernels(decoupled=job.optimizer == "adamw")
-        self.missing = self._kernels.missing
-        self._tensors = [tensor.detach() for tensor in tensors]
-        names = SLOTS[job.optimizer]
-        made = [[slot] for slot in slots] if slots else [[torch.zeros_like(each) for each in tensors] for _ in names]
-        self._slots = dict(zip(names, made, strict=True))
-        #: How many steps each parameter has made. Loading a single number, as older checkpoints have it, sets all.
-        self._steps = torch.zeros(parameters or len(tensors), dtype=torch.float32, device=tensors[0].device)
-        self._counters = list(self._steps.unbind())
-        self.average = average_of(job, tensors) if averaged else None
-
-    @torch.no_grad()
-    def step(self, gradients: Gradients) -> None:
-        self._step(gradients)
-        if self.average is not None:
-            self.average.update()
-
-    def _step(self, gradients: Gradients) -> None:
-        given = [gradient for gradient in gradients if gradient is not None]
-        if not given:
-            return
-        tensors, slots, counters = self._tensors, list(self._slots.values()), self._counters
-        if len(given) == len(tensors):
-            self._steps += 1
-        else:
-            chosen = [index for index, gradient in enumerate(gradients) if gradient is not None]
-            self._steps[chosen] += 1
-            tensors, counters, *slots = ([each[index] for index in chosen] for each in (tensors, counters, *slots))
-        self._apply(tensors, given, slots, counters)
-
-    def _apply(self, tensors: Tensors, gradients: Tensors, slots: list[Tensors], counters: Tensors) -> None:
-        """Change tensors and their slots by gradients; the counters already count this step."""
-        if self._kind in ("adam", "adamw"):
-            self._kernels.adam(tensors, gradients, slots[0], slots[1], counters, self.rate, self._decay)
-        elif self._kind == "momentum":
-            self._kernels.momentum(tensors, gradients, slots[0], self.rate, self._decay, self._nesterov)
-        else:
-            for tensor, gradient in zip(tensors, gradients, strict=True):
-                if self._decay:
-                    tensor.mul_(1 - self.rate * self._decay)
-                tensor.add_(gradient, alpha=-self.rate)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        slots = {f"{name}.{index}": slot for name, all_ in self._slots.items() for index, slot in enumerate(all_)}
-        return {"steps": self._steps, **slots, **(self.average.state() if self.average else {})}
-
-
-class FlatOptimizer(FusedOptimizer):
-    """The same for parameters that lie in one flat tensor, or for the part of it that this process steps.
-
-    The flat tensor is stepped as one until a parameter has no gradient; from then on each parameter is stepped apart,
-    because they have made different numbers of steps.
-    """
-
-    #: For each parameter, whether it has a gradient in the next step; None if all have.
-    present: Sequence[bool] | None = None
-
-    def __init__(
-        self, job: Job, weights: torch.Tensor, bounds: Sequence[tuple[int, int]], *, slots: Tensors | None = None,
-        part: slice | None = None,
-    ) -> None:
-        """`bounds` are start and end of each parameter in the flat tensor. Gradients are those of the part. With
-        `--ema`, the last of the slots is the average."""
-        rows = [*(slots or ())]
-        average = [rows.pop()] if rows and job.ema is not None else []
-        super().__init__(job, [weights], slots=rows, parameters=len(bounds), averaged=False)
-        low, high, _ = (part or slice(None)).indices(len(weights))
-        stepped = [weights.detach()[low:high], *(each[0][low:high] for each in self._slots.values())]
-        self._whole = [[each] for each in stepped]
-        #: What each parameter has of the part: where it lies, and its weights and slots; by number.
-        self._cuts = {
-            number: slice(max(start, low) - low, min(end, high) - low)
-            for number, (start, end) in enumerate(bounds) if max(start, low) < min(end, high)
-        }
-        self._pieces = {number: [each[cut] for each in stepped] for number, cut in self._cuts.items()}
-        #: Whether all parameters have made the same number of steps.
-        self._even = True
-        if job.ema is not None:
-            self._average = WeightAverage(job.ema, [weights], average)
-            self.average = self._average.part(slice(low, high))
-
-    def _step(self, gradients: Gradients) -> None:
-        (gradient,) = gradients
-        assert gradient is not None, "a flat gradient is never missing"
-        if self.present is None and self._even:
-            self._steps += 1
-            weights, *slots = self._whole
-            self._apply(weights, [gradient], slots, self._counters[:1])
-            return
-        self._even = False
-        chosen = [number for number in range(len(self._steps)) if self.present is None or self.present[number]]
-        self._steps[chosen] += 1
-        mine = [number for number in chosen if number in self._cuts]
-        if not mine:
-            return
-        weights, *slots = map(list, zip(*(self._pieces[number] for number in mine), strict=True))
-        given = [gradient[self._cuts[number]] for number in mine]
-        self._apply(weights, given, slots, [self._counters[number] for number in mine])
-
-    @property
-    def whole_average(self) -> WeightAverage | None:
-        return None if self.average is None else self._average
-
-    def state(self) -> dict[str, torch.Tensor]:
-        whole = self.whole_average
-        return super().state() | ({} if whole is None else whole.state())
-
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        super().load(state)
-        self._even = bool((self._steps == self._steps[0]).all())
+        copy_by_name(self.state(), state)
 
 
 @torch.no_grad()
@@ -254,19 +150,136 @@ def clip(gradients: Gradients, norm: float, maximum: float) -> None:
                 gradient.mul_(maximum / norm)
 
 
-def report_implementation(context: Context, optimizer: Optimizer, path: str | None) -> dict[str, Any]:
-    """The parts that train here: those of the strategy's description, with what this PyTorch lacks replaced."""
-    job = context.job
-    report = context.strategy.implementation.report(job.implementation, path)
-    if job.has_own_optimizer:
-        ours = (FUSED_OPTIMIZER, STOCK_OPTIMIZER)
-        for parts in ("own", "framework"):
-            report[parts] = [part for part in report[parts] if part not in ours]
-        report["framework"].append(f"your optimizer {job.optimizer}")
-    if optimizer.missing:
-        report["own"] = [PLAIN_OPTIMIZER if part == FUSED_OPTIMIZER else part for part in report["own"]]
-        if context.is_chief:
-            names = " and ".join(f"torch.{name}" for name in optimizer.missing)
-            message = f"this PyTorch lacks {names}: optimizer steps use public functions and take longer"
-            context.events.emit("warning", message=message)
-    return report
+# -- torch.optim
+
+
+def torch_optimizer(job: Job) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The class of `torch.optim` that a job's optimizer is, and its settings."""
+    decay = job.decay_of_weights
+    if job.optimizer in ("adam", "adamw"):
+        kind = torch.optim.AdamW if job.optimizer == "adamw" else torch.optim.Adam
+        return kind, {"lr": job.rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON, "weight_decay": decay}
+    momentum = MOMENTUM if job.optimizer == "momentum" else 0.0
+    return torch.optim.SGD, {"lr": job.rate, "momentum": momentum, "weight_decay": decay, "nesterov": job.nesterov}
+
+
+class LibraryOptimizer(Optimizer):
+    """Steps by an optimizer with the interface of `torch.optim`."""
+
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], optimizer: Any) -> None:
+        self.rate, self._parameters, self._optimizer = job.rate, parameters, optimizer
+        self.average = average_of(job, parameters)
+
+    def _set_rate(self) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate
+
+    def _step(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._set_rate()
+        self._optimizer.step()
+
+
+class StockOptimizer(LibraryOptimizer):
+    """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
+
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
+        kind, settings = torch_optimizer(job)
+        optimizer = kind(parameters, **settings)
+        adaptive = job.optimizer in ("adam", "adamw")
+        # `torch.optim` makes its state in the first step; a resumed run loads into it before that.
+        slots = STOCK_SLOTS[job.optimizer]
+        begun = {"step": torch.zeros(())} if adaptive else {}
+        state = {
+            index: {name: value.clone() for name, value in begun.items()}
+            | {name: torch.zeros_like(parameter, requires_grad=False) for name in slots}
+            for index, parameter in enumerate(parameters)
+        }
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state if slots else {}, "param_groups": groups})
+        super().__init__(job, parameters, optimizer if wrap is None else wrap(optimizer))
+
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{name}.{index}": value
+            for index, parameter in enumerate(self._parameters)
+            for name, value in self._optimizer.state[parameter].items()
+            if isinstance(value, torch.Tensor)
+        }
+
+
+class OwnOptimizer(LibraryOptimizer):
+    """The user's own, `--optimizer module:function`, used as it is. A schedule multiplies the rates that it came
+    with."""
+
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
+        made = make_own(job.optimizer, parameters)
+        super().__init__(job, parameters, made if wrap is None else wrap(made))
+        self._rates = [group["lr"] for group in self._optimizer.param_groups] if job.sets_rate else []
+
+    def _set_rate(self) -> None:
+        if self._rates:
+            for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * self.rate
+
+    # Its state is whatever it is: tensors and numbers are kept by their places, the numbers apart.
+
+    def _entries(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Name, dictionary and key of everything that it keeps."""
+        for index, group in enumerate(self._optimizer.param_groups):
+            yield from ((f"group.{index}.{key}", group, key) for key in group if key != "params")
+        for index, parameter in enumerate(self._parameters):
+            held = self._optimizer.state.get(parameter, {})
+            yield from ((f"own.{index}.{key}", held, key) for key in held)
+
+    def _own_state(self) -> dict[str, torch.Tensor]:
+        state: dict[str, torch.Tensor] = {}
+        for name, held, key in self._entries():
+            value = held[key]
+            if isinstance(value, torch.Tensor):
+                state[name] = value
+            elif isinstance(value, bool | int | float):
+                kind = torch.float64 if isinstance(value, float) else torch.int64
+                state[f"{name}.{type(value).__name__}"] = torch.tensor(value, dtype=kind)
+        return state
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        kinds = {"bool": bool, "int": int, "float": float}
+        for name, value in state.items():
+            place, index, *rest = name.split(".", 2)
+            if place not in ("group", "own") or not rest:
+                continue
+            key, _, kind = rest[0].rpartition(".")
+            number = kind in kinds and value.ndim == 0 and bool(key)
+            if place == "own":
+                parameter = self._parameters[int(index)]
+                held = self._optimizer.state[parameter]
+                value = value.to(parameter.device) if value.shape == parameter.shape else value
+            else:
+                held = self._optimizer.param_groups[int(index)]
+            held[key if number else rest[0]] = kinds[kind](value.item()) if number else value.clone()
+        copy_by_name(self.average_state(), state)
+
+
+def make_own(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """What the user's function returns for these parameters, or `BadRequest` if it is no optimizer that can step."""
+    made = builder_of(name, option="--optimizer")(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise BadRequest(
+            f"--optimizer {name!r} returned {type(made).__name__!r}: --engine torch needs a torch.optim.Optimizer"
+        )
+    needed = [
+        parameter.name for parameter in inspect.signature(made.step).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if needed or isinstance(made, torch.optim.LBFGS):
+        raise BadRequest(
+            f"--optimizer {name!r}: {type(made).__name__} computes the loss several times in a step, and a step here "
+            "has one gradient; choose another"
+        )
+    trained = {id(parameter) for parameter in parameters}
+    given = [parameter for group in made.param_groups for parameter in group["params"]]
+    if not any(id(parameter) in trained for parameter in given):
+        raise BadRequest(f"--optimizer {name!r} steps none of the parameters that the function is called with")
+    return made

@@ -17,9 +17,9 @@ import torch.distributed as distributed
 from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
+from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, RunFailed
-from velodrome.job.job import Mesh
 from velodrome.transport.base import Transport
 from velodrome.transport.interfaces import address_towards, interface_of, listen_at
 from velodrome.worker.context import Context

@@ -3,26 +3,23 @@ trace."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
 from velodrome.data.examples import ExampleSet
-from velodrome.engines.torch.calling import Outputs, SoftmaxInput, call, scores
+from velodrome.engines.torch.calling import Inputs, Outputs, SoftmaxInput, call, scores, shape_of, size_of, untouched
 from velodrome.engines.torch.feed import EVALUATION_BATCH
-from velodrome.engines.torch.model_state import generators_of
 from velodrome.engines.torch.objectives import Objective, OutputObjective
-from velodrome.engines.torch.own_task import OwnObjective
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
-from velodrome.models import generators, own
+from velodrome.models import own
 from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
@@ -37,8 +34,6 @@ from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 
-#: What a model is called with: a tensor, or several by name.
-Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 #: Whether a model ends in a sigmoid, in evaluation (False) and in training (True).
 Sigmoid = dict[bool, bool]
 
@@ -84,54 +79,6 @@ class Findings:
     def returns_logits(self) -> bool:
         """Whether it returns what the loss takes, for any batch; the scores may be among several outputs."""
         return {self.training, self.evaluation} <= {"logits", "sigmoid"} and self.evaluation_batch is None
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[nn.Module]:
-    """A copy of the model to be tried or, if it cannot be copied, the model itself, whose tensors are then restored.
-
-    Random numbers that are drawn meanwhile are drawn again later.
-    """
-    with generators.preserved(generators_of(model)):
-        try:
-            tried = copy.deepcopy(model)
-        except Exception:  # a tensor with a history, a generator, an open file …
-            tried = model
-        if tried is not model:
-            yield tried
-            return
-        places = [*model.parameters(), *model.buffers()]
-        kept = [place.detach().clone() for place in places]
-        try:
-            yield model
-        finally:
-            with torch.no_grad():
-                for place, value in zip(places, kept, strict=True):
-                    place.copy_(value)
-            model.train()
-
-
-def shape_of(inputs: Inputs) -> Any:
-    """The shape of one example, by name where a model takes several inputs."""
-    if isinstance(inputs, torch.Tensor):
-        return tuple(inputs.shape[1:])
-    return {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
-
-
-def size_of(inputs: Inputs) -> int:
-    """How many examples a model is called with."""
-    return len(inputs) if isinstance(inputs, torch.Tensor) else len(next(iter(inputs.values())))
-
-
-def initialise(name: str, model: nn.Module, sample: Callable[[], Inputs]) -> bool:
-    """Give lazy layers their shape by a call with a sample; whether there are some."""
-    if not any(nn.parameter.is_lazy(tensor) for tensor in [*model.parameters(), *model.buffers()]):
-        return False
-    images = sample()
-    with torch.no_grad(), own.fits_data(name, shape_of(images), building=False, batch=size_of(images)):
-        model.eval()(images)
-    model.train()
-    return True
 
 
 def examine(name: str, model: nn.Module, sample: Callable[[int], Inputs], classes: int, sizes: Sizes) -> Findings:
@@ -300,7 +247,7 @@ def _try_first(
         _check_shape(name, outputs, size, objective.shape, training=training)
     with _users_code(name, task, size, training=training):
         loss = _run_loss(model, objective, batch, training=training)
-        counted = objective.try_counting(batch) if isinstance(objective, OwnObjective) else {}
+        counted = objective.try_counting(batch)
     if training and not loss.requires_grad:
         own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
         what = own_loss or f"model {name!r}"
@@ -314,7 +261,7 @@ def _try_first(
             f"the loss of a first batch of {size} examples is {value}: look for a division by zero, a logarithm "
             "of zero, or numbers in the data that are not finite"
         )
-    if isinstance(task, OwnTask) and isinstance(objective, OwnObjective):
+    if isinstance(task, OwnTask):
         sums = {key: float(value) for key, value in counted.items()}
         with _users_code(name, task, size):
             task.learn(sums, objective.total, value)

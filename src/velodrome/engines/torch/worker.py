@@ -31,6 +31,19 @@ def train(context: Context, connect: Connect | None = None) -> None:
         _train(context, connect or _connect)
 
 
+def train_wrapped(context: Context, single: type[TorchLearner], ddp: type[TorchLearner]) -> None:
+    """The same by learners of another library, which uses the process group that it finds."""
+
+    def connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
+        if context.job.strategy == "single":
+            return Alone(), single
+        from velodrome.engines.torch import process_group
+
+        return process_group.connect(context, gpus=gpus, trains_in_default=True), ddp
+
+    train(context, connect)
+
+
 def _train(context: Context, connect: Connect) -> None:
     device = choose_device(context.world, torch.cuda.device_count())
     gpus = device.type == "cuda"

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from velodrome.engines.torch.fused_optimizer import SLOTS, FlatOptimizer, make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import SLOTS, FlatOptimizer, Gradients, Optimizer, squared_norm
-from velodrome.engines.torch.torch_optimizers import make_optimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.job.job import Job
 from velodrome.transport.base import Transport
 
@@ -253,9 +253,9 @@ class SharedMemoryReducer(GradientReducer):
         return [self._total]
 
     def norm(self, gradients: Gradients) -> float:
-        total = np.array([squared_norm(gradients)])
-        self._transport.all_reduce(total)
-        return float(total[0]) ** 0.5
+        squares = np.array([squared_norm(gradients)])
+        self._transport.all_reduce(squares)
+        return float(squares[0]) ** 0.5
 
     def finish(self) -> None:
         self._transport.barrier()  # all slices are stepped

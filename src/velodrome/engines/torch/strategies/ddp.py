@@ -18,11 +18,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+from velodrome.catalog.engines.torch import COMPRESS, Compression
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import Gradients, Optimizer
+from velodrome.engines.torch.optimizer import Gradients, LibraryOptimizer, Optimizer, copy_by_name, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.engines.torch.torch_optimizers import LibraryOptimizer, torch_optimizer
-from velodrome.job.job import Compression
 from velodrome.worker.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
@@ -126,8 +125,9 @@ class DdpLearner(TorchLearner):
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
         assert isinstance(self._transport, ProcessGroup)
         may_skip, job = not self._network.from_zoo, self._context.job
+        compress = COMPRESS.of(job)
         # A compressed gradient is no exact flag.
-        find_unused = may_skip and (job.implementation == "stock" or job.compress is not None)
+        find_unused = may_skip and (job.implementation == "stock" or compress is not None)
         options: dict[str, Any] = {
             "device_ids": [self._device.index] if self._device.type == "cuda" else None,
             "process_group": self._transport.group,
@@ -142,8 +142,8 @@ class DdpLearner(TorchLearner):
             wrapped: PeerAwareDdp = _StockDdp(self._context.status, model, **options)
         else:
             wrapped = PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
-        if job.compress is not None:
-            wrapped.register_comm_hook(*hook_of(job.compress, self._transport))
+        if compress is not None:
+            wrapped.register_comm_hook(*hook_of(compress, self._transport))
         return wrapped
 
     def _will_add(self, more: bool) -> None:
@@ -247,22 +247,21 @@ class ZeroOptimizer(LibraryOptimizer):
         ))
         self._context = context
 
-    def step(self, gradients: Gradients) -> None:
+    def _step(self, gradients: Gradients) -> None:
         with self._context.waiting(), translate_peer_errors():
-            super().step(gradients)
+            super()._step(gradients)
 
     def collect(self) -> None:
         """Bring the state of all parameters to rank 0; called in every process, before `state` there."""
         with translate_peer_errors():
             self._optimizer.consolidate_state_dict(to=0)
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def _own_state(self) -> dict[str, torch.Tensor]:
         held = self._optimizer.state_dict()["state"]
-        found = {
+        return {
             f"{name}.{index}": value
             for index, kept in held.items() for name, value in kept.items() if isinstance(value, torch.Tensor)
         }
-        return found | (self.average.state() if self.average else {})
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         held: dict[int, dict[str, torch.Tensor]] = {}
@@ -274,11 +273,7 @@ class ZeroOptimizer(LibraryOptimizer):
             {**group, "params": list(range(len(self._parameters)))} for group in self._optimizer.param_groups
         ]
         self._optimizer.load_state_dict({"state": held, "param_groups": groups})
-        if self.average is not None:
-            for name, place in self.average.state().items():
-                if name in state:
-                    place.copy_(state[name])
-            self.average.restored()
+        copy_by_name(self.average_state(), state)
 
 
 class Zero1Learner(DdpLearner):

@@ -15,6 +15,7 @@ from safetensors.torch import load as unpack
 from safetensors.torch import save as pack
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
+from velodrome.catalog.engines.torch import SYNC_EVERY
 from velodrome.engines.torch import model_file as saved
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.network import Network
@@ -36,11 +37,10 @@ class LocalSgdLearner(TorchLearner):
         super().__init__(context, network, transport, device)
         # As under `ddp`: examples count the same, whichever process has how many of a batch.
         self.loss_factor = float(transport.size)
-        self._every = self._context.job.sync_every or 1
+        self._every = SYNC_EVERY.of(self._context.job) or 1
         self._updates = 0
         #: For each parameter, whether the last loss of this process gave it a gradient.
         self._used = [network.from_zoo] * len(self._trained)
-        self._all_states: list[dict[str, torch.Tensor]] = []
         self._begin_rounds()
 
     @property
@@ -112,21 +112,14 @@ class LocalSgdLearner(TorchLearner):
 
     def collect_state(self) -> None:
         self.collect_model()
-        mine = {name: torch.from_numpy(np.array(value)) for name, value in super().state().items()}
+        mine = saved.from_arrays("", self._own_state())
         assert isinstance(self._transport, ProcessGroup)
-        self._all_states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
-
-    def state(self) -> State:
-        assert self._collected is not None, "collected before"
-        mean = {f"model.{name}": value.numpy() for name, value in self._collected.items()}
-        each = {
-            f"{_WORKER}{rank}.{name}": value.numpy()
-            for rank, state in enumerate(self._all_states) for name, value in state.items() if name != "epochs"
-        }
-        numbers = {name: np.array(value, np.int64) for name, value in
-                   (("epochs", self._epochs), ("updates", self._updates))}
-        self._collected, self._all_states = None, []
-        return {**mean, **each, **numbers}
+        states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
+        if self._collected is not None:
+            mean, self._collected = self._collected, None
+            self._state = {**saved.to_arrays("model.", mean), "updates": np.array(self._updates, np.int64)}
+            for rank, state in enumerate(states):
+                self._state |= saved.to_arrays(f"{_WORKER}{rank}.", state)
 
     def load(self, state: State) -> None:
         prefix = f"{_WORKER}{self._transport.rank}."
@@ -152,16 +145,16 @@ class DilocoLearner(LocalSgdLearner):
         self._outer_optimizer.zero_grad()
         self._copy(self._outer)
 
+    def collect_state(self) -> None:
+        super().collect_state()
+        if self._state is not None:
+            self._state |= saved.to_arrays("", self._outer_state())  # the same in every process
+
     def _outer_state(self) -> dict[str, torch.Tensor]:
         held = self._outer_optimizer.state
         speeds = {f"outer_momentum.{index}": held[outer]["momentum_buffer"] for index, outer in enumerate(self._outer)
                   if held[outer].get("momentum_buffer") is not None}
         return {f"outer.{index}": outer for index, outer in enumerate(self._outer)} | speeds
-
-    def state(self) -> State:
-        # The same in every process.
-        return super().state() | {name: value.detach().cpu().contiguous().numpy()
-                                  for name, value in self._outer_state().items()}
 
     @torch.no_grad()
     def load(self, state: State) -> None:

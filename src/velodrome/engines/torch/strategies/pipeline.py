@@ -15,8 +15,11 @@ from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from velodrome.catalog.engines.torch import MICRO_BATCHES, PIPELINE_SCHEDULE
 from velodrome.engines.torch.feed import Columns, dtype_of
+from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
+from velodrome.engines.torch.model_file import from_arrays, to_arrays
 from velodrome.engines.torch.objectives import ObjectiveModule
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import (
@@ -24,13 +27,9 @@ from velodrome.engines.torch.process_group import (
     translate_errors_of_collectives,
     translate_peer_errors,
 )
-from velodrome.engines.torch.strategies.pipeline_batches import (
+from velodrome.engines.torch.strategies.pipeline_stages import (
     Count,
     PassingBatch,
-    refuse_small_parts,
-    refuse_what_cannot_pass,
-)
-from velodrome.engines.torch.strategies.pipeline_stages import (
     Stage,
     chain_of,
     costs_of,
@@ -39,8 +38,9 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     given_starts,
     groups_of,
     owners_of,
+    refuse_small_parts,
+    refuse_what_cannot_pass,
 )
-from velodrome.engines.torch.torch_optimizers import make_optimizer
 from velodrome.tasks.counts import Counts
 from velodrome.worker import checkpoint
 from velodrome.worker.learner import Part, State
@@ -65,12 +65,10 @@ class _Pipe(nn.Module):
 class PipelineLearner(TorchLearner):
     """One process's layers. All processes count the same: what the last one finds out."""
 
-    _state: State | None = None
-
     def _make_optimizer(self) -> Optimizer:
         job, transport = self._context.job, self._transport
         assert isinstance(transport, ProcessGroup)
-        self._group, self._micro_batches = transport.group, job.micro_batches or 1
+        self._group, self._micro_batches = transport.group, MICRO_BATCHES.of(job) or 1
         self._is_first, self._is_last = transport.rank == 0, transport.rank == transport.size - 1
         refuse_what_cannot_pass(job, self._context.data, self._network)
         layers = chain_of(job.model, self._model)
@@ -160,7 +158,7 @@ class PipelineLearner(TorchLearner):
     def _pass(self, batch: PassingBatch, step: int) -> None:
         """Let the batch of a step pass through the stages, and update the weights of this one."""
         if self._training is None:
-            kind = Schedule1F1B if self._context.job.pipeline_schedule == "1f1b" else ScheduleGPipe
+            kind = Schedule1F1B if PIPELINE_SCHEDULE.of(self._context.job) == "1f1b" else ScheduleGPipe
             self._training = kind(self._new_stage(), self._micro_batches, loss_fn=self._loss, scale_grads=False)
             self._stage.forget_first_call()
         self._added = (self._added + 1) % self._accumulate
@@ -213,10 +211,8 @@ class PipelineLearner(TorchLearner):
         return filled.contiguous()
 
     def _norm(self, gradients: Gradients) -> float:
-        squares = np.array([squared_norm(gradients)])
-        with self._context.waiting():
-            self._transport.all_reduce(squares)
-        return float(squares[0]) ** 0.5
+        (squares,) = self.sum_vector(np.array([squared_norm(gradients)]))
+        return float(squares) ** 0.5
 
     # -- evaluation
 
@@ -262,26 +258,17 @@ class PipelineLearner(TorchLearner):
     def collect_state(self) -> None:
         assert isinstance(self._transport, ProcessGroup)
         model = self._whole_model()
-        packed = pack({name: value.detach().cpu().contiguous() for name, value in self._optimizer.state().items()})
-        states = [unpack(each) for each in self._transport.collect(packed)]
-        self._state = {f"model.{name}": value.numpy() for name, value in model.items()} | {
-            f"{_STAGE}{stage}.{name}": value.numpy()
-            for stage, held in enumerate(states) for name, value in held.items()
-        }
-
-    def state(self) -> State:
-        assert self._state is not None, "collected before"
-        found, self._state = self._state, None
-        return {**found, "epochs": np.array(self._epochs, dtype=np.int64), "stages": self._stages}
+        mine = from_arrays("", to_arrays("", self._optimizer.state()))
+        states = [unpack(each) for each in self._transport.collect(pack(mine))]
+        self._state = {**to_arrays("model.", model), "stages": self._stages}
+        for stage, held in enumerate(states):
+            self._state |= to_arrays(f"{_STAGE}{stage}.", held)
 
     def load(self, state: State) -> None:
-        prefix = f"{_STAGE}{self._transport.rank}."
+        weights = from_arrays("model.", state)
         with torch.no_grad():
             for name, value, owner in self._owned():
                 if owner == self._transport.rank:
-                    value.copy_(torch.from_numpy(np.array(state[f"model.{name}"])))
-        self._optimizer.load({
-            name.removeprefix(prefix): torch.from_numpy(np.array(value))
-            for name, value in state.items() if name.startswith(prefix)
-        })
+                    value.copy_(weights[name])
+        self._optimizer.load(from_arrays(f"{_STAGE}{self._transport.rank}.", state))
         self._epochs = int(state["epochs"])

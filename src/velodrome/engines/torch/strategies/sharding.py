@@ -14,13 +14,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
-from velodrome.engines.torch.calling import tensors_in
+from velodrome.catalog.engines.torch import Mesh
+from velodrome.engines.torch.calling import tensors_in, untouched
+from velodrome.engines.torch.fused_optimizer import FusedOptimizer, make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer, squared_norm
+from velodrome.engines.torch.model_file import from_arrays, to_arrays
+from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
-from velodrome.engines.torch.torch_optimizers import make_optimizer
-from velodrome.engines.torch.trial import untouched
-from velodrome.job.job import Mesh
 from velodrome.tasks.counts import Counts
 from velodrome.worker.learner import Part, State
 
@@ -176,7 +176,6 @@ def place(target: torch.Tensor, value: torch.Tensor) -> None:
 class DividedLearner(TorchLearner):
     """Parameters are DTensors, of which this process has a part; or plain tensors, which all have."""
 
-    _state: State | None = None
     #: Parameters whose rows are in another order than the model's, with that order.
     _orders: dict[torch.Tensor, torch.Tensor] = {}  # noqa: RUF012 (replaced, never changed)
 
@@ -185,9 +184,9 @@ class DividedLearner(TorchLearner):
 
     def _enter_mesh(self) -> Grid | None:
         """The job's mesh, if it has one; called in every process."""
-        if self._context.job.mesh is None:
+        mesh = Mesh.of(self._context.job)
+        if mesh is None:
             return None
-        mesh = Mesh.parse(self._context.job.mesh)
         self._groups = mesh.groups
         return grid_of(mesh, self._device.type)
 
@@ -227,10 +226,8 @@ class DividedLearner(TorchLearner):
         for gradient, like in zip(gradients, self._trained, strict=True):
             if gradient is not None:
                 (parts if is_divided(like) else others).append(local(gradient, like))
-        squares = np.array([squared_norm(parts)])
-        with self._context.waiting():
-            self._transport.all_reduce(squares)
-        return float(squares[0] / self._groups + squared_norm(others)) ** 0.5
+        (squares,) = self.sum_vector(np.array([squared_norm(parts)]))
+        return float(squares / self._groups + squared_norm(others)) ** 0.5
 
     def evaluate(self, part: Part) -> Counts:
         with translate_errors_of_collectives():
@@ -251,9 +248,7 @@ class DividedLearner(TorchLearner):
         self._release()
         model = self._put_together(dict(self._model.state_dict()), self._named)
         optimizer = self._put_together(self._optimizer.state(), self._like)
-        named = {f"model.{name}": value for name, value in model.items()}
-        named |= {f"optimizer.{name}": value for name, value in optimizer.items()}
-        self._state = {name: value.numpy() for name, value in named.items()}
+        self._state = {**to_arrays("model.", model), **to_arrays("optimizer.", optimizer)}
 
     def _like(self, name: str) -> torch.Tensor | None:
         """The parameter that a part of the optimizer's state is divided like; None for what every process has."""
@@ -285,20 +280,13 @@ class DividedLearner(TorchLearner):
         order = None if parameter is None or value.shape != parameter.shape else self._orders.get(parameter)
         return value if order is None else value[torch.argsort(order) if back else order]
 
-    def state(self) -> State:
-        assert self._state is not None, "collected before"
-        found, self._state = self._state, None
-        return {**found, "epochs": np.array(self._epochs, dtype=np.int64)}
-
     def load(self, state: State) -> None:
         self._release()
         for name, target in self._model.state_dict().items():
-            if (key := f"model.{name}") in state:
+            if (key := f"model.{name}") in state:  # one at a time, which takes less memory
                 place(target, self._ordered(torch.from_numpy(np.array(state[key])), self._named(name)))
-        self._optimizer.load({
-            name: self._piece(name, torch.from_numpy(np.array(value)))
-            for key, value in state.items() if (name := key.removeprefix("optimizer.")) != key
-        })
+        optimizer = from_arrays("optimizer.", state)
+        self._optimizer.load({name: self._piece(name, value) for name, value in optimizer.items()})
         self._epochs = int(state["epochs"])
 
     def _piece(self, name: str, value: torch.Tensor) -> torch.Tensor:

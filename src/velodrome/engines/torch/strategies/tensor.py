@@ -1,148 +1,42 @@
 """`tensor`: every process computes all examples with a part of each dense layer, by PyTorch's `parallelize_module`.
 
 Of two dense layers that follow one another, the first is divided by its outputs (column) and the second by its inputs
-(row): only the outputs of the second are summed over the processes. The zoo's LSTM is divided by its units.
+(row): only the outputs of the second are summed over the processes. The zoo's LSTM is divided by its units, which
+PyTorch has no plan for; nor has it one for dropout between divided layers.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as distributed
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
-from torch.nn.utils.parametrize import is_parametrized
+from torch.nn import functional
 
-from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.optimizer import FusedOptimizer, Gradients, Optimizer
+from velodrome.engines.torch.fused_optimizer import FusedOptimizer
+from velodrome.engines.torch.optimizer import Gradients, Optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, Subgroup, translate_peer_errors
 from velodrome.engines.torch.strategies.pipeline_stages import is_plain_chain
-from velodrome.engines.torch.strategies.sharding import Covers, DividedLearner, covers_of, local, pieced
-from velodrome.engines.torch.strategies.tensor_layers import divide_dropout, divide_lstm
-from velodrome.errors import BadRequest, UsersCodeFailed
-from velodrome.models.torch_zoo import Block, LanguageModel
+from velodrome.engines.torch.strategies.plans import checked_plan, plan_for, plan_of
+from velodrome.engines.torch.strategies.sharding import DividedLearner, local, pieced
+from velodrome.models.torch_zoo import Block
 
-#: Layers that compute each number by itself, so that it does not matter to them how these are divided; `divide_dropout`
-#: makes dropout one of them.
-_ELEMENTWISE = (
-    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Hardtanh, nn.ReLU6,
-    nn.Dropout, nn.Identity,
-)
-#: How a layer can be divided: by its outputs, which stay divided for a `row` layer (column) or are put together
-#: (gather), or by its inputs (row). Queries, keys and values of attention in one layer are divided by `heads`, and the
-#: zoo's LSTM by `units`.
-_STYLES = ("column", "gather", "row")
-
-
-def plan_for(network: Network, size: int) -> dict[str, str]:
-    """The plan of a network. Where it depends on how a user's model calls its chains, a trial on a copy shows that."""
-    plan = plan_of(network.model, size)
-    if network.from_zoo or plan == plan_of(network.model, size, {}):
-        return plan
-    return plan_of(network.model, size, covers_of(network.model, network.call_copy) or {})
-
-
-def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[str, str]:
-    """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
-    chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM.
-
-    With `covers`, only from chains inside of whose calls alone their layers are used: what lies between two layers of
-    a chain is a part of the whole.
-    """
-    given = getattr(model, "tensor_plan", None)
-    if given is not None:
-        given = given() if callable(given) else given
-        if not isinstance(given, Mapping):
-            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is no dictionary of layers and styles; write "
-                                  "it as {'first': 'column', 'second': 'row'}, for example")
-        return dict(given)
-    found: dict[str, str] = {}
-    several = _used_several_times(model)
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        if is_plain_chain(module):
-            for first, second in _chained(module, size, several):
-                if covers is None or module is model or _runs_whole(module, (first, second), covers):
-                    found |= {prefix + first: "column", prefix + second: "row"}
-        elif isinstance(module, Block):
-            found |= {prefix + key: style for key, style in _of_block(module, size).items()}
-    last = _last_dense(model)
-    if last is not None and last not in found and _divides(dense := model.get_submodule(last), size):
-        found |= {} if dense in several else {last: "gather"}
-    return found | (_of_language_model(model, size, several) if isinstance(model, LanguageModel) else {})
-
-
-def _of_language_model(model: LanguageModel, size: int, several: AbstractSet[nn.Module]) -> dict[str, str]:
-    """Words of the embedding, which is used by calls alone, and units of the LSTM."""
-    words = model.embedding.num_embeddings % size == 0 and model.embedding not in several
-    found = {"embedding": "row"} if words else {}
-    return found | ({"lstm": "units"} if size > 1 and model.lstm.hidden_size % size == 0 else {})
-
-
-def _of_block(block: Block, size: int) -> dict[str, str]:
-    """Heads of attention, and the wide layer, where they can be divided evenly."""
-    found = {"qkv": "heads", "attended": "row"} if block.heads % size == 0 else {}
-    return found | ({"expand": "column", "contract": "row"} if _divides(block.expand, size) else {})
+_GATES = 4
+State = tuple[torch.Tensor, torch.Tensor]
 
 
 def order_of_heads(heads: int, width: int, size: int) -> torch.Tensor:
     """The rows of a layer of queries, keys and values in the order in which every process has those of its heads."""
     rows = torch.arange(3 * width).view(3, size, heads // size, width // heads)
     return rows.transpose(0, 1).reshape(-1)
-
-
-def _divides(layer: nn.Module, size: int) -> bool:
-    return _is_plain_dense(layer) and layer.out_features % size == 0
-
-
-def _is_plain_dense(layer: nn.Module | None) -> TypeGuard[nn.Linear]:
-    """Whether a layer computes what `nn.Linear` does, and from its own weights."""
-    return (isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
-            and not is_parametrized(layer) and not layer._forward_pre_hooks and not layer._forward_hooks)
-
-
-def _used_several_times(model: nn.Module) -> set[nn.Module]:
-    """Layers that are in several places, or whose weights are: what is right in one place may be wrong in another."""
-    places = Counter(child for parent in model.modules() for child in parent._modules.values())
-    owners = Counter(weight for module in model.modules() for weight in module.parameters(recurse=False))
-    return {module for module in model.modules()
-            if places[module] > 1 or any(owners[weight] > 1 for weight in module.parameters(recurse=False))}
-
-
-def _runs_whole(chain: nn.Module, names: Sequence[str], covers: Covers) -> bool:
-    """Whether the weights of these layers are used by calls of the layers alone, inside of calls of their chain."""
-    return all({chain, layer} <= covers.get(weight, set())
-               for layer in map(chain.get_submodule, names) for weight in layer.parameters())
-
-
-def _chained(chain: nn.Module, size: int, several: AbstractSet[nn.Module]) -> Iterator[tuple[str, str]]:
-    """Pairs of dense layers with nothing but elementwise layers between them."""
-    first: str | None = None
-    for name, layer in chain._modules.items():
-        if _is_plain_dense(layer) and layer not in several:
-            if first is not None:
-                yield first, name
-                first = None
-            elif _divides(layer, size):
-                first = name
-        elif type(layer) not in _ELEMENTWISE:
-            first = None
-
-
-def _last_dense(model: nn.Module) -> str | None:
-    """The last layer of a model, if it is dense: its outputs can be gathered."""
-    if is_plain_chain(model):
-        names = [name for name, layer in model._modules.items() if type(layer) not in _ELEMENTWISE]
-        return names[-1] if names and isinstance(model.get_submodule(names[-1]), nn.Linear) else None
-    softmax = dict(model.named_children()).get("softmax")  # of the zoo's language model
-    return "softmax" if isinstance(softmax, nn.Linear) else None
 
 
 def _style(style: str, layer: nn.Module) -> ParallelStyle:
@@ -216,35 +110,112 @@ class TensorLearner(DividedLearner):
         return [None if each is None else pieced(each, like) for each, like in zip(summed, self._trained, strict=True)]
 
 
-def checked_plan(name: str, model: nn.Module, plan: dict[str, str], size: int) -> dict[str, str]:
-    """The plan, or a refusal: of a model that cannot be divided, or of a plan that does not fit its model."""
-    layers: dict[str, Any] = dict(model.named_modules())
-    for key, style in plan.items():
-        layer, around = layers.get(key), layers.get(key.rpartition(".")[0])
-        if style == "units" and isinstance(model, LanguageModel):
-            continue  # derived
-        known = style in _STYLES or (style == "heads" and isinstance(around, Block))
-        if not known or not isinstance(layer, nn.Linear | nn.Embedding):
-            raise UsersCodeFailed(
-                f"tensor_plan of model {name!r}: {key!r}: {style!r} is none of {', '.join(_STYLES)} for a layer "
-                "that is nn.Linear or nn.Embedding"
-            )
-        width = _width(layer, style)
-        if width % size:
-            raise BadRequest(
-                f"--workers {size}: layer {key!r} of {name!r} has a width of {width}, which they cannot divide "
-                "evenly; choose another number of workers"
-            )
-    if not plan:
-        raise BadRequest(
-            f"--strategy tensor: model {name!r} has no dense layers that {size} workers can divide evenly; choose "
-            "another number of workers or another strategy, or give the model a tensor_plan"
+# -- layers
+
+
+class _Copied(torch.autograd.Function):
+    """What every process's part of a layer takes: its gradient is the sum of those of all parts."""
+
+    @staticmethod
+    def forward(context: Any, whole: torch.Tensor, group: distributed.ProcessGroup) -> torch.Tensor:
+        context.group = group
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        summed = gradients[0].clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(summed, group=context.group)
+        return summed, None
+
+
+class _Gathered(torch.autograd.Function):
+    """The units of all processes. All of them compute the same with these, so each takes its part of the gradient."""
+
+    @staticmethod
+    def forward(context: Any, part: torch.Tensor, group: distributed.ProcessGroup) -> torch.Tensor:
+        context.place = part.shape[-1] * distributed.get_rank(group), part.shape[-1]
+        parts = [torch.empty_like(part) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(parts, part.contiguous(), group=group)
+        return torch.cat(parts, -1)
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0].narrow(-1, *context.place), None
+
+
+def order_of_units(units: int, size: int) -> torch.Tensor:
+    """The rows of a layer's matrices in the order in which every process has those of its units."""
+    return torch.arange(_GATES * units).view(_GATES, size, -1).transpose(0, 1).reshape(-1)
+
+
+def divide_lstm(lstm: nn.LSTM, mesh: DeviceMesh) -> torch.Tensor:
+    """Leave this process its units of every layer, and return the order of rows in which they are divided."""
+    order = order_of_units(lstm.hidden_size, mesh.size())
+    for name, parameter in [*lstm.named_parameters()]:
+        rows = parameter.detach()[order.to(parameter.device)].contiguous()
+        divided = distribute_tensor(rows, mesh, [Shard(0)], src_data_rank=None)
+        setattr(lstm, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
+    lstm.forward = partial(_lstm_forward, lstm, mesh.get_group())  # type: ignore[method-assign]
+    return order
+
+
+def _lstm_forward(
+    lstm: nn.LSTM, group: distributed.ProcessGroup, inputs: torch.Tensor, state: State
+) -> tuple[torch.Tensor, State]:
+    """What the whole LSTM returns for inputs (steps, rows, units) and the state before them."""
+    width = lstm.hidden_size // distributed.get_world_size(group)
+    first = width * distributed.get_rank(group)
+    outputs, ends = inputs, list[State]()
+    for layer, (hidden, whole_cell) in enumerate(zip(*state, strict=True)):
+        of_inputs, of_hidden, bias, zero = (
+            _part(getattr(lstm, f"{name}_l{layer}")) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-    return plan
+        cell, steps = whole_cell.narrow(-1, first, width), list[torch.Tensor]()
+        for gates in functional.linear(_Copied.apply(outputs, group), of_inputs, bias + zero).unbind():
+            gates = gates + functional.linear(_Copied.apply(hidden, group), of_hidden)
+            enter, forget, new, leave = gates.chunk(_GATES, -1)
+            cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+            hidden = _Gathered.apply(leave.sigmoid() * cell.tanh(), group)
+            steps.append(hidden)
+        outputs = torch.stack(steps)
+        ends.append((hidden, _Gathered.apply(cell, group)))
+    hidden, cell = (torch.stack(each) for each in zip(*ends, strict=True))
+    return outputs, (hidden, cell)
 
 
-def _width(layer: nn.Linear | nn.Embedding, style: str) -> int:
-    """The numbers of a layer that are divided."""
-    if isinstance(layer, nn.Linear):
-        return layer.in_features if style == "row" else layer.out_features
-    return layer.num_embeddings if style == "row" else layer.embedding_dim
+def _part(parameter: torch.Tensor) -> torch.Tensor:
+    assert isinstance(parameter, DTensor)
+    return parameter.to_local()
+
+
+def divide_dropout(model: nn.Module, plan: Mapping[str, str], mesh: DeviceMesh) -> None:
+    """Let dropout between layers of a chain that the plan divides drop what it would of the whole outputs.
+
+    The generators of all processes are in the same state, for outputs that each of them has. So they all draw for the
+    whole, and each takes its part: masks of parts that are drawn from the same state would be the same.
+    """
+    for name, chain in model.named_modules():
+        if not is_plain_chain(chain):
+            continue
+        is_divided = False
+        for key, layer in list(chain._modules.items()):
+            style = plan.get(f"{name}.{key}" if name else key)
+            is_divided = style == "column" or (is_divided and style != "row")
+            if is_divided and isinstance(layer, nn.Dropout):
+                chain._modules[key] = _divided(layer, mesh)
+
+
+def _divided(layer: nn.Dropout, mesh: DeviceMesh) -> nn.Dropout:
+    """A dropout of its own for this place: the layer may be in others, where outputs are whole."""
+    mine = copy.copy(layer)
+    mine.forward = partial(_dropout_forward, mine, mesh.size(), mesh.get_local_rank())  # type: ignore[method-assign]
+    return mine
+
+
+def _dropout_forward(layer: nn.Dropout, size: int, rank: int, part: torch.Tensor) -> torch.Tensor:
+    """What dropout leaves of this process's part of the outputs, which are divided by their last axis."""
+    if not layer.training:
+        return part
+    *before, width = part.shape
+    kept = functional.dropout(part.new_ones(*before, width * size), layer.p)
+    return part * kept.narrow(-1, rank * width, width)

@@ -10,7 +10,7 @@ import torch
 
 from velodrome import files
 from velodrome.engines.torch.feed import Columns, ExampleFeed, Replica, dtype_of
-from velodrome.engines.torch.model_checks import differences_of
+from velodrome.engines.torch.inspection import differences_of
 from velodrome.engines.torch.model_file import load_saved
 from velodrome.engines.torch.network import Network, arguments_of, build, input_shape_of
 from velodrome.engines.torch.tasks import TorchTask

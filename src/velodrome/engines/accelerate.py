@@ -9,25 +9,16 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import nn
 
 from velodrome.engines.torch import worker
+from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer
-from velodrome.engines.torch.process_group import connect
 from velodrome.engines.torch.strategies.ddp import PreparedDdpLearner
-from velodrome.engines.torch.torch_optimizers import make_optimizer
-from velodrome.transport.base import Alone, Transport
 from velodrome.worker.context import Context
 
 
 def train(context: Context) -> None:
     """Train the job of the context to its end."""
-    worker.train(context, _connect)
-
-
-def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
-    if context.job.strategy == "single":
-        return Alone(), SingleLearner
-    # Accelerate uses the process group that it finds.
-    return connect(context, gpus=gpus, trains_in_default=True), DdpLearner
+    worker.train_wrapped(context, SingleLearner, DdpLearner)
 
 
 class _Accelerated(TorchLearner):

@@ -1,17 +1,82 @@
-"""A finished run as a table for the terminal."""
+"""A run on the terminal, from its progress to its result as a table, and how one failed or was interrupted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from velodrome.cli.console import JobProgress, error_console
+from velodrome.cli.options import command_on
+from velodrome.cli.output import complain, say_json, say_on_stderr
 from velodrome.cli.tables import SafeConsole, print_table
+from velodrome.clusters.registry import Where, launcher_named, living
+from velodrome.errors import VelodromeError
 from velodrome.judge.conditions import emulation_lines, host_lines, load_note
 from velodrome.judge.configuration import implementation_lines
 from velodrome.printable import shown
+from velodrome.run.execute import JobFailed
+from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result
+
+
+def show_failure(error: JobFailed) -> None:
+    """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
+    failure = error.failure
+    if failure.traceback:
+        say_on_stderr(failure.traceback.rstrip())
+    if failure.stack:
+        say_on_stderr(f"stack of {failure.role} {failure.rank}:\n{failure.stack}")
+    say_on_stderr(f"details are stored in {error.result['path']}")
+
+
+def mention_interrupted(store: Store) -> None:
+    """Print how to resume runs whose controller was killed, or to attach to those that run on without it."""
+    # Whether the file exists is enough for the many that ended; only the others are opened.
+    without = [run for run in store.runs() if not (run.path / "result.json").exists()]
+    names = [run.name for run in without if run.status() == "interrupted"]
+    if not names:
+        return
+    newest, more = store.path / names[-1], f" and {len(names) - 1} more" if len(names) > 1 else ""
+    alive = None
+    with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
+        alive = living(newest)
+    way_out = f"`{command_on('resume', newest)}` resumes it"
+    if alive is not None:
+        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
+
+
+def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:
+    """Run a job with progress on stderr and its result on stdout."""
+    interactive = launcher_named(on).interactive
+    mention_interrupted(Store(runs))
+    progress = JobProgress(live=not interactive)
+    try:
+        result = go(progress)
+    except JobFailed as error:
+        progress.end()
+        show_failure(error)
+        if as_json:
+            say_json(error.result)
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        progress.end()
+        if progress.run is not None:
+            kept = any(progress.run.path.glob("checkpoints/*.safetensors"))
+            where = "from its newest checkpoint" if kept else "from the beginning: it has no checkpoint yet"
+            complain(f"`{command_on('resume', progress.run.path)}` continues this run {where}")
+        raise
+    finally:
+        progress.end()
+    if as_json:
+        say_json(result)
+    else:
+        print_summary(result)
 
 
 def print_summary(result: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.worker import reading
+from velodrome.worker import script_output
 from velodrome.worker.script_output import reports_of
 
 
@@ -20,7 +20,7 @@ def read(text: bytes, *patterns: str) -> tuple[bytes, list[dict[str, Any]]]:
     """What the program copies to the log, and its answers."""
     answers, its_answers = os.pipe()
     program = subprocess.Popen(
-        [sys.executable, "-P", str(Path(reading.__file__)), str(its_answers), *patterns], stdin=subprocess.PIPE,
+        [sys.executable, "-P", str(Path(script_output.__file__)), str(its_answers), *patterns], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, pass_fds=[its_answers],
     )
     os.close(its_answers)

@@ -15,30 +15,37 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.cluster import PeerMonitor
-from velodrome.engines.tensorflow.examples import EVALUATION_BATCH, PARTS, Constants, Source, constants_of, gather
-from velodrome.engines.tensorflow.feeds import ROWS, Rows, evaluation_rows, slice_words, training_rows
+from velodrome.catalog.models import UNROLL
+from velodrome.engines.tensorflow.feed import (
+    EVALUATION_BATCH,
+    PARTS,
+    ROWS,
+    Constants,
+    Rows,
+    Source,
+    constants_of,
+    evaluation_rows,
+    gather,
+    slice_words,
+    training_rows,
+)
 from velodrome.engines.tensorflow.flat import Batch, StepResult
-from velodrome.engines.tensorflow.parameter_server import ParameterServer
-from velodrome.engines.tensorflow.tasks.base import count_scores
-from velodrome.engines.tensorflow.worker_data import WorkerData, examples_in, reads_itself
+from velodrome.engines.tensorflow.network import SEED_STRIDE, Network
+from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
+from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
+from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
+from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Part, State
 
-if TYPE_CHECKING:
-    from velodrome.engines.tensorflow.network import Network
-    from velodrome.engines.tensorflow.text_network import TextNetwork
-
-
-_SEED_STRIDE = 7919
 #: The steps of a closure are unrolled in its graph if the network has at most so many weight tensors and the job at
 #: least so many steps: weights are then requested early, and no message is sent for a loop. It takes a second or two to
 #: build such a graph.
@@ -98,7 +105,7 @@ class IndexDispatcher(ParameterServer):
         size, examples, seed_offset, indices = order[0], order[1], order[2], order[3:]
         tensors = examples_in(source)
         states = [
-            value + tf.cast(tf.stack([seed_offset * _SEED_STRIDE, 0]), value.dtype) if random else value
+            value + tf.cast(tf.stack([seed_offset * SEED_STRIDE, 0]), value.dtype) if random else value
             for value, random in zip(self._read_statistics(), self._network.random_states(), strict=True)
         ]
 
@@ -214,7 +221,7 @@ class IndexDispatcher(ParameterServer):
             self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
         counts = sum((self._network.counts(each.counts) for each in in_order), Counts())
         scores = [each.scores.ravel() for each in in_order]
-        return count_scores(self._context, part, counts, np.concatenate([np.zeros(0), *scores]))
+        return self._network.with_scores(part, counts, np.concatenate([np.zeros(0), *scores]))
 
     def load(self, state: State) -> None:
         super().load(state)
@@ -265,7 +272,7 @@ class TextDispatcher(ParameterServer):
         self, rows: Rows, state: list[tf.Tensor], compute: Callable[[Sequence[tf.Tensor], Batch], StepResult]
     ) -> tuple[tf.Tensor, ...]:
         """All steps of the rows: their counts, and the state after the last word."""
-        unroll, size = self._context.job.unroll, self._network.counts_size
+        unroll, size = UNROLL.of(self._context.job), self._network.counts_size
 
         def body(step: tf.Tensor, counts: tf.Tensor, *now: tf.Tensor) -> tuple[tf.Tensor, ...]:
             result = compute(now, slice_words(rows, step, unroll))
@@ -285,7 +292,7 @@ class TextDispatcher(ParameterServer):
         self._scheduled, self._closure_steps = 0, self._steps_per_closure(schedule.steps)
 
     def _group(self, rows: Rows) -> _Group:
-        return _Group(rows, self._network.initial_state(int(rows.inputs.shape[0])), self._context.job.unroll)
+        return _Group(rows, self._network.initial_state(int(rows.inputs.shape[0])), UNROLL.of(self._context.job))
 
     def _schedule_closures(self, last: int) -> None:
         """Schedule a closure for every idle group, as long as fewer than `last` steps are scheduled."""
@@ -321,12 +328,11 @@ class TextDispatcher(ParameterServer):
         return self._until(last - last % self._closure_steps)
 
     def _finish_steps(self) -> Counts:
-        counts = self._until(self._requested)
-        return counts + self._collect(0)
+        return self._until(self._requested) + self._collect(0)
 
     def evaluate(self, part: Part) -> Counts:
         workers, text = self._context.job.workers, getattr(self._context.data, part)
-        rows = [evaluation_rows(text, rank, workers, self._context.job.unroll) for rank in range(workers)]
+        rows = [evaluation_rows(text, rank, workers, UNROLL.of(self._context.job)) for rank in range(workers)]
         self._groups = [self._group(mine) for mine in rows]
         counts = Counts()
         while True:

@@ -14,16 +14,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.flat import FlatModel
-from velodrome.engines.tensorflow.optimizers import steps_of_epoch
-from velodrome.engines.tensorflow.replicas import Replicas, traced
-from velodrome.engines.tensorflow.tasks.base import task_of_job
-from velodrome.engines.tensorflow.weights import ReplicaWeights
+from velodrome.engines.tensorflow.strategies.replicas import Replicas, traced
+from velodrome.engines.tensorflow.tasks import network_of
+from velodrome.engines.tensorflow.weights import ReplicaWeights, steps_of_epoch
 from velodrome.tasks.counts import Counts
 from velodrome.transport.base import Transport
-from velodrome.worker import loop
 from velodrome.worker.context import Context
-from velodrome.worker.learner import connect_mpi
 
 
 def writable_memory(tensor: tf.Tensor) -> NDArray[Any] | None:
@@ -55,8 +51,8 @@ class AllReduce(Replicas):
 
     collective_seconds: float = 0.0
 
-    def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, context: Context, transport: Transport) -> None:
+        self._transport, network = transport, network_of(context)
         strategy = tf.distribute.get_strategy()
         self._flat = ReplicaWeights(context.job, network, strategy, steps_of_epoch(context))
         super().__init__(context, network, self._flat, strategy, [None])
@@ -137,13 +133,3 @@ class AllReduce(Replicas):
 def _variable_for(spec: tf.TensorSpec) -> tf.Variable:
     empty = [0 if length is None else length for length in spec.shape]
     return tf.Variable(tf.zeros(empty, spec.dtype), shape=spec.shape)
-
-
-def train(context: Context) -> None:
-    """Connect to the other ranks, then run the loop."""
-    with context.events.phase("connect"), context.waiting():
-        transport = connect_mpi(context)
-    _ = context.data  # a phase of its own
-    with context.events.phase("build"):
-        learner = AllReduce(context, task_of_job(context).network(context), transport)
-    loop.run(context, learner)

@@ -15,11 +15,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.flat import Batch, FlatModel
-from velodrome.engines.tensorflow.optimizers import gradient_in_parts, with_total
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, gradient_in_parts
 from velodrome.engines.tensorflow.stock import KerasWeights
-from velodrome.engines.tensorflow.tasks.base import count_scores, task_of_job
-from velodrome.engines.tensorflow.weights import ReplicaWeights
+from velodrome.engines.tensorflow.tasks import feed_of
+from velodrome.engines.tensorflow.weights import ReplicaWeights, with_total
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
@@ -87,7 +86,7 @@ class Replicas(Learner):
                     tf.Variable(np.zeros((evaluated, network.score_size))),
                 ))
         self._iterations = 0
-        self._feed = task_of_job(context).feed(context, self._ranks)
+        self._feed = feed_of(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
@@ -192,9 +191,6 @@ class Replicas(Learner):
             for variable, value in zip(replica.statistics, state, strict=True):
                 variable.assign(value)
 
-    def set_rate(self, rate: float) -> None:
-        self.set_rates(np.array([rate]))
-
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._weights.set_rates(rates, self._iterations)
 
@@ -259,7 +255,7 @@ class Replicas(Learner):
             self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
         if has_answers:
             self.answers = correctness_bits.from_vector(packed, len(right))
-        return count_scores(self._context, part, self._network.counts(counts), scores)
+        return self._network.with_scores(part, self._network.counts(counts), scores)
 
     def _own_answers(self) -> NDArray[np.bool_]:
         """For every example of the test set, whether a replica of this process has just classified it correctly."""

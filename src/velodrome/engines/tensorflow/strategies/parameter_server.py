@@ -18,18 +18,19 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.cluster import PeerMonitor, cluster_resolver, is_about_peers
-from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult
-from velodrome.engines.tensorflow.optimizers import (
+from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, gradient_in_parts
+from velodrome.engines.tensorflow.stock import KerasWeights
+from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor, cluster_resolver, is_about_peers
+from velodrome.engines.tensorflow.weights import (
+    FlatWeights,
+    GraphRates,
     clip_by_norm,
-    gradient_in_parts,
     is_by_keras,
     over_total,
     steps_of_epoch,
     total_of,
 )
-from velodrome.engines.tensorflow.stock import KerasServerWeights
-from velodrome.engines.tensorflow.weights import FlatServerWeights
+from velodrome.job.job import Job
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner, State
@@ -133,6 +134,84 @@ def make_strategy(context: Context) -> Any:
     return tf.distribute.ParameterServerStrategy(cluster_resolver(context.world), variable_partitioner=split)
 
 
+class FlatServerWeights(FlatWeights):
+    """A buffer on parameter servers, split over them as the strategy's partitioner decides."""
+
+    def __init__(self, job: Job, network: FlatModel, strategy: Any, steps: int) -> None:
+        """`steps` are those of an epoch."""
+        super().__init__(job, network)
+        with strategy.scope():
+            weights = tf.Variable(network.weights())
+        self._parts = list(getattr(weights, "variables", [weights]))
+        for part in self._parts:
+            with tf.device(part.device):
+                zeros = np.zeros(part.shape, job.weights_dtype)
+                self._slots.append([tf.Variable(zeros) for _ in range(self._optimizer.slots)])
+                self._rates.append(GraphRates(job, network.dtype, steps))
+                if job.ema is not None:
+                    self._averages.append(tf.Variable(part.numpy()))
+
+    def pull(self) -> list[tf.Tensor]:
+        return [part.read_value() for part in self._parts]
+
+    def layers(self, pulled: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return self._network.layout.layers(pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0))
+
+    def send(self, gradient: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The gradient with respect to what was pulled, after it has arrived where it is applied."""
+        arrived = []
+        for part, piece in zip(self._parts, gradient, strict=True):
+            with tf.device(part.device):
+                arrived.append(tf.identity(piece))
+        return arrived
+
+    def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
+        """Apply a gradient that was sent, as update number `iteration`, counted from 1."""
+        with tf.device(iteration.device):
+            powers = self._optimizer.powers(iteration)
+        for index, (part, slots, rates, piece) in enumerate(
+            zip(self._parts, self._slots, self._rates, gradient, strict=True)
+        ):
+            with tf.device(part.device):
+                handles = [slot.handle for slot in slots]
+                self._optimizer.apply(part.handle, handles, piece, rates.at(iteration), powers)
+                if self._averages and not self._network.is_constrained:
+                    self._optimizer.move_average(self._averages[index].handle, part.handle, iteration)
+        if self._network.is_constrained:
+            self._constrain(iteration)
+
+    def _constrain(self, iteration: tf.Tensor) -> None:
+        """Move the weights to where the layers' constraints want them. Added, not assigned: updates of other workers
+        that arrive meanwhile are not lost."""
+        pulled = self.pull()
+        whole = pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0)
+        moves = tf.split(self._network.constrained(whole) - whole, [part.shape[0] for part in self._parts])
+        for index, (part, move) in enumerate(zip(self._parts, moves, strict=True)):
+            with tf.device(part.device):
+                part.assign_add(move, read_value=False)
+                if self._averages:
+                    self._optimizer.move_average(self._averages[index].handle, part.handle, iteration)
+
+    def evaluated_layers(self) -> list[tf.Tensor]:
+        return self.layers([part.read_value() for part in self._averages or self._parts])
+
+
+class KerasServerWeights(KerasWeights):
+    """The variables of a Keras model, each whole on one of the servers: Keras cannot use one that is split."""
+
+    on_servers = True
+
+    def send(self, gradient: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.convert_to_tensor(piece) for piece in gradient]
+
+    def apply(self, gradient: Sequence[tf.Tensor], iteration: tf.Tensor) -> None:
+        def apply_in_replica(pieces: Sequence[tf.Tensor]) -> None:
+            # The strategy reduces on the device of a tensor, and an argument has none until it is copied.
+            self._apply_share([tf.identity(piece) for piece in pieces])
+
+        self._strategy.run(apply_in_replica, args=(gradient,))
+
+
 class ParameterServer(Learner):
     """A network whose weights live on servers, as the chief sees it."""
 
@@ -199,9 +278,6 @@ class ParameterServer(Learner):
         self._requested, self._before = 0, int(self._iterations.numpy())
         self._staleness_sum.assign(0)
         self._staleness_max.assign(0)
-
-    def set_rate(self, rate: float) -> None:
-        self.set_rates(np.array([rate]))
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._weights.set_rates(rates, int(self._iterations.numpy()))

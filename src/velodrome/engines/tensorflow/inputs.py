@@ -1,8 +1,10 @@
-"""How bytes become the input of a Keras model: by the job's choice, or by what the model begins with."""
+"""Examples as a Keras model takes them.
+
+Bytes of images are scaled by the job's choice, or by what the model begins with; numbers are cast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import keras
@@ -10,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from velodrome.data.examples import ExampleSet
+from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
 from velodrome.job.job import Job
 from velodrome.models.checks import Operation, is_for_bytes
+from velodrome.tasks.counts import Batch
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.
@@ -122,3 +125,56 @@ def expects_bytes(images: tf.Tensor) -> bool:
                 if number is not None and first and is_for_bytes(operation, number):
                     return True
     return False
+
+
+class GraphBatch(Batch):
+    """A batch in a graph, which is made once for batches of any size."""
+
+    def __len__(self) -> int:
+        size = next(iter((*self.targets.values(), *self.inputs.values()))).shape[0]
+        if size is None:
+            raise TypeError(
+                "len(batch) is not known while TensorFlow traces a graph for batches of any size: use "
+                "tf.shape(batch.y)[0]"
+            )
+        return int(size)
+
+
+class ExampleInputs:
+    """Examples as a Keras model and a task take them, cast in the graph.
+
+    Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images as `pixels`
+    transforms them.
+    """
+
+    def __init__(self, data: ExampleSet, dtype: tf.DType, pixels: PixelTransform | None) -> None:
+        self.pixels, self._dtype, self._data = pixels, dtype, data
+        #: The format of every input, by name.
+        self.formats = {field.name: self._format(field) for field in self._data.inputs}
+        self._target_formats = {field.name: self._format(field) for field in self._data.targets}
+
+    def _format(self, field: ArrayField) -> tf.DType:
+        if not field.is_whole or field.dtype == "bool" or self._is_image(field):
+            return self._dtype
+        return tf.int32 if field.dtype == "int32" else tf.int64
+
+    def _is_image(self, field: ArrayField) -> bool:
+        return field.dtype == "uint8" and field.name in self._data.images
+
+    def batch(self, inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor]) -> GraphBatch:
+        """Rows of the arrays as a batch, in the order in which the data names them."""
+        fed = {}
+        for field in self._data.inputs:
+            if self._is_image(field):
+                assert self.pixels is not None, "bytes of images have a transform"
+                fed[field.name] = to_inputs(inputs[field.name], self.pixels, self._dtype)
+            else:
+                fed[field.name] = tf.cast(inputs[field.name], self.formats[field.name])
+        return GraphBatch(fed, {name: tf.cast(targets[name], form) for name, form in self._target_formats.items()})
+
+    def description(self) -> dict[str, Any]:
+        """Every input as a saved model records it."""
+        return {
+            field.name: {"shape": list(field.shape), "dtype": field.dtype, "fed": self.formats[field.name].name}
+            for field in self._data.inputs
+        }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.worker.actions import Named
+from velodrome.worker.actions import Named, fed_images
 
 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
@@ -32,5 +32,4 @@ def _of_keras(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[A
     model = keras_zoo.build(about["model"], tuple(about["input_shape"]), about["classes"])
     for variable in model.weights:
         variable.assign(stored[variable.name.partition(":")[0]])
-    numbers = inputs["x"].astype(dtype) * np.asarray(about["scale"], dtype) + np.asarray(about["offset"], dtype)
-    return np.asarray(model(tf.constant(numbers), training=False), np.float32)
+    return np.asarray(model(tf.constant(fed_images(about, inputs, dtype)), training=False), np.float32)

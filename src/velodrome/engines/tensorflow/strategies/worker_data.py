@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.tensorflow.examples import PARTS, Examples, Source
+from velodrome.engines.tensorflow.feed import PARTS, Examples, Source
 from velodrome.errors import RunFailed
 from velodrome.tasks.schedule import Indices
 from velodrome.worker.context import Context

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from torch import nn
 
 from velodrome.data.examples import ExampleSet
-from velodrome.engines.torch.objectives import ClassObjective, ErrorObjective, LabelObjective, Objective
+from velodrome.engines.torch.calling import SoftmaxInput, scores, tensors_in
+from velodrome.engines.torch.objectives import Objective, OutputObjective, at_least_float32
 from velodrome.errors import BadRequest
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.examples import ExampleTask
@@ -19,6 +21,116 @@ from velodrome.tasks.own import OwnTask
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 _FORMS = "return one value per example, or a sum and the count that it is a sum over"
+
+
+class ClassObjective(OutputObjective):
+    """Cross-entropy of logits or log-probabilities, which are normalised logits."""
+
+    def __init__(self, name: str, classes: int) -> None:
+        super().__init__(name, (classes,))
+        self.classes = classes
+
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        smoothing = self.smoothing if self._training else 0.0
+        return functional.cross_entropy(outputs, targets, reduction="sum", label_smoothing=smoothing)
+
+    def right(self, batch: Batch) -> torch.Tensor:
+        return torch.argmax(self.outputs, 1) == batch.y
+
+    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor]:
+        return [self.right(batch).sum()]
+
+
+class ErrorObjective(OutputObjective):
+    """The squared error, averaged over the numbers of an example."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], centres: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(name, shape)
+        self._centres, self._each = centres, max(1, int(np.prod(shape)))
+
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(outputs, targets, reduction="sum") / self._each
+
+    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor]:
+        targets = batch.y.double()
+        errors = self.outputs.double() - targets
+        sums = errors.abs().sum(), errors.square().sum(), (targets - self._centres[part]).square().sum()
+        return [each / self._each for each in sums]
+
+
+class LabelObjective(OutputObjective):
+    """Binary cross-entropy of logits, averaged over the labels of an example."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], *, sigmoid: Mapping[bool, bool]) -> None:
+        """`sigmoid`: whether the model ends in one, in evaluation and in training; its input is then taken instead."""
+        super().__init__(name, shape)
+        self._sigmoid, self._each = sigmoid, max(1, int(np.prod(shape)))
+        self.score_width, self.takes_sigmoid = self._each, any(sigmoid.values())
+
+    def _called(self, model: nn.Module, inputs: Any) -> torch.Tensor:
+        if not self._sigmoid[model.training]:
+            return self._shaped(scores(model, inputs))
+        with SoftmaxInput() as seen:
+            outputs = scores(model, inputs)
+        logits = seen.sigmoid_input(outputs)
+        return self._shaped(outputs.logit(eps=torch.finfo(outputs.dtype).tiny) if logits is None else logits)
+
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        numbers = targets.to(outputs.dtype)
+        return functional.binary_cross_entropy_with_logits(outputs, numbers, reduction="sum") / self._each
+
+    def scores(self, batch: Batch) -> torch.Tensor:
+        return self.outputs.reshape(len(self.outputs), -1)
+
+    def _answers(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.outputs > 0, batch.y > 0
+
+    def right(self, batch: Batch) -> torch.Tensor:
+        given, true = self._answers(batch)
+        return (given == true).reshape(len(given), -1).all(1)
+
+    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
+        given, true = self._answers(batch)
+        hits = (given & true).sum()
+        # Areas under the curve are counted when the scores of all processes are there.
+        return [self.right(batch).sum(), hits, given.sum() - hits, true.sum() - hits, 0.0, 0.0]
+
+
+class LanguageObjective(Objective):
+    """Cross-entropy of the words that follow, and the state of a network that carries one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        #: The state of so many rows at the beginning of a text; None for a network that carries none.
+        self.initial_state: Callable[[int], Any] = getattr(model, "initial_state", lambda rows: None)
+        #: That after the words of the last loss.
+        self.state: Any = None
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        # The logits end here: the backward pass takes their memory, the largest of all with a large vocabulary.
+        words, state, targets = batch.inputs["words"], batch.inputs["state"], batch.targets["y"]
+        counted = batch.targets.get("counted")
+        if state is None:
+            logits, self.state = model(words).flatten(0, 1), None
+        else:
+            logits, (hidden, cell) = model(words, state)
+            # In the order in which the logits lie in memory.
+            logits, targets = logits.transpose(0, 1).flatten(0, 1), targets.t()
+            counted = None if counted is None else counted.t()
+            # Truncated back-propagation: the state continues into the next step, the gradient does not.
+            self.state = at_least_float32(hidden.detach()), at_least_float32(cell.detach())
+        logits = at_least_float32(logits)
+        self.total = targets.numel() if counted is None else float(counted.sum(dtype=torch.float64))
+        if counted is None:
+            return functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+        losses = functional.cross_entropy(logits, targets.flatten(), reduction="none")
+        return (losses * counted.flatten()).sum(dtype=torch.float64)
+
+    def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
+        return []
+
+
+# -- of the user's own task
 
 
 class OwnObjective(Objective):
@@ -111,14 +223,7 @@ def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tenso
 
 def versions_of(outputs: Any, batch: Batch) -> list[int]:
     """How often each tensor of the outputs and the batch was changed in place."""
-    return [tensor._version for each in (outputs, batch.inputs, batch.targets) for tensor in _tensors_of(each)]
-
-
-def _tensors_of(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return [tensor for part in parts for tensor in _tensors_of(part)]
+    return [tensor._version for each in (outputs, batch.inputs, batch.targets) for tensor in tensors_in(each)]
 
 
 def _detached(outputs: Any) -> Any:
