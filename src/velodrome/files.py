@@ -45,8 +45,7 @@ def open_regular(
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(about.st_mode), "something else")
-            raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+            raise _not_regular(stat.S_IFMT(about.st_mode), path)
         if largest is not None and about.st_size > largest:
             raise _too_large(path, largest, f"{about.st_size:,}")
         return os.fdopen(descriptor, "rb")
@@ -95,19 +94,34 @@ def is_linked(path: Path | str, inside: Path | str) -> bool:
     return any(Path(inside, *parts[: count + 1]).is_symlink() for count in range(len(parts)))
 
 
-def refuse_links(folder: Path | str) -> None:
-    """Raise `OSError` if there is a link below a folder: for libraries that open or write files themselves."""
+def refuse_special(folder: Path | str) -> None:
+    """Raise `OSError` if there is anything below a folder but folders and regular files, such as a link or a named
+    pipe: for libraries that open or write files themselves."""
     for top, folders, names in os.walk(folder, followlinks=False):
         for name in (*folders, *names):
-            if Path(top, name).is_symlink():
-                raise OSError(errno.ELOOP, "it is a link, which is not followed", str(Path(top, name)))
+            _check_kind(Path(top, name))
 
 
-def refuse_linked_files(folder: Path | str) -> None:
+def refuse_special_files(folder: Path | str) -> None:
     """The same for files right in a folder that are about to be written."""
     for entry in os.scandir(folder):
-        if entry.is_symlink() and not entry.is_dir():
-            raise OSError(errno.ELOOP, "it is a link, which is not followed", entry.path)
+        if not entry.is_dir():
+            _check_kind(Path(entry))
+
+
+def _check_kind(path: Path) -> None:
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:  # removed in the meantime
+        return
+    if kind == stat.S_IFLNK:
+        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        raise _not_regular(kind, path)
+
+
+def _not_regular(kind: int, path: Path | str) -> OSError:
+    return OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", str(path))
 
 
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
@@ -199,8 +213,8 @@ def atomic_path(path: Path, *, sync: bool = False, shared: bool = False) -> Iter
         _remove_abandoned(path)
     unique = f".{path.name}.{secrets.token_hex(6)}" if shared else path.name
     partial = path.with_name(unique + PARTIAL)
-    if partial.is_symlink():  # whoever sent the folder wants another file to be written
-        partial.unlink()
+    if partial.is_symlink() or partial.is_fifo():  # whoever sent the folder wants another file to be written, or us
+        partial.unlink()  # to wait for a reader
     try:
         yield partial
         if sync:

@@ -10,6 +10,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_vary
+from velodrome.job.read import make_job
 from velodrome.job.resolve import resolve
 from velodrome.job.script import batch_note, differences, lengths, words_of
 
@@ -43,6 +44,11 @@ def test_a_script_refuses_what_it_would_ignore(fields: dict[str, Any], sentence:
 def test_what_is_for_scripts_is_refused_without_one(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match="is for a script of your own: name it with --script"):
         resolve(Job(**fields))
+
+
+def test_arguments_have_a_length_that_can_be_split() -> None:
+    with pytest.raises(BadRequest, match=r"--script-args.*20000 characters"):
+        make_job({"script": "train.py", "script_args": "a" * 20_001})
 
 
 def test_arguments_are_split_as_in_a_shell_and_know_seed_and_workers() -> None:

@@ -213,6 +213,9 @@ FORMS: dict[str, Callable[[], Recommendation]] = {
     "open, on a machine that others use up": lambda: answer(
         [*[beside(run, 1.4) for run in single(100, 120, 110)], *[beside(run, 1.4) for run in ddp(145, 125, 138)]]
     ),
+    "runs that scatter beside other programs": lambda: answer(
+        [*[beside(run, 1.4) for run in single(100, 160, 60, 130)], *[beside(run, 1.4) for run in ddp(90, 70, 150, 80)]]
+    ),
     "open, between configurations with long names": lambda: answer(
         [
             *[

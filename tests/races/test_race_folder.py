@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.races.check import check_race
 from velodrome.races.costs import Costs
-from velodrome.races.folder import RaceFolder
+from velodrome.races.folder import EXPECTED, RaceFolder
 from velodrome.races.plan import plan_entries
 from velodrome.races.request import default_name
 from velodrome.races.runs import RaceRuns
@@ -303,6 +304,31 @@ def test_a_link_in_the_place_of_a_file_that_is_written_is_refused(tmp_path: Path
     with pytest.raises(BadRequest, match=f"{name}: it is a link, which is not followed"), folder.held():
         pass
     assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["race.png", "calibration.jsonl", "controller.lock", "new.txt"])
+def test_a_pipe_in_the_place_of_a_file_that_is_written_is_refused(tmp_path: Path, name: str) -> None:
+    folder = RaceFolder(tmp_path, "race")
+    folder.path.mkdir()
+    os.mkfifo(folder.path / name)
+    with pytest.raises(BadRequest, match=f"{name}: it is a named pipe, not a regular file"), folder.held():
+        pass
+
+
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_half_written_race_yaml(tmp_path: Path) -> None:
+    folder = RaceFolder(tmp_path, "race")
+    folder.path.mkdir()
+    os.mkfifo(folder.path / f"race.yaml{PARTIAL}")
+    folder.begin(race(ONE))
+    assert folder.written() is not None
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "1e400", "-1", "NaN", '"5"', "null", "[]"])
+def test_an_expected_time_that_is_none_is_left_out(tmp_path: Path, text: str) -> None:
+    folder = RaceFolder(tmp_path, "race")
+    folder.path.mkdir()
+    (folder.path / EXPECTED).write_text(f'{{"first": {text}, "second": 5}}')
+    assert folder.expected() == {"second": 5.0}
 
 
 def test_a_link_in_the_place_of_a_half_written_race_yaml_is_not_followed(tmp_path: Path) -> None:

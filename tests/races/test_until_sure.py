@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from racing import Noted, here, run_race
-from synthetic_races import beside, result
+from synthetic_races import beside, result, typed
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
+from velodrome.job.result import Result
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import Criteria, criteria_of
 from velodrome.judge.judge import Dropped, judge
@@ -55,7 +56,7 @@ class Machine:
     def time(self) -> float:
         return 1_800_000_000.0 + self.now
 
-    def execute(self, job: Job, *, store: Any, name: str, **_: Any) -> dict[str, Any]:
+    def execute(self, job: Job, *, store: Any, name: str, **_: Any) -> Result:
         attempt = self.ran.count(name) + 1
         noise = 1 + 0.02 * random.Random(f"{name} {attempt}").uniform(-1, 1)
         made = result(job.strategy, job.workers, self.speed(job) * noise, batch_size=job.batch_size, seed=job.seed,
@@ -68,11 +69,12 @@ class Machine:
             made = {**made, "status": "failed", "test": None, "error": {"message": "boom", "cause": "engine"}}
         else:
             made = {**made, **change}
-        run.finish({**made, "run": name})
+        finished = typed({**made, "run": name})
+        run.finish(finished)
         run.close()
         if change is None:
-            raise JobFailed(Failure("boom"), {**made, "run": name})
-        return {**made, "run": name}
+            raise JobFailed(Failure("boom"), finished)
+        return finished
 
 
 class Heard(RaceObserver):
@@ -290,7 +292,7 @@ def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block
     record = load_race(runs, "first")
     assert (record.repeated, record.aside, len(record.results)) == ((busy,), 0, 8)
     assert any(f"disturbed less counts: {busy}." in note for note in make_report(record).notes)
-    assert run_race(folder, entries) == results
+    assert [again.as_json() for again in run_race(folder, entries)] == [result.as_json() for result in results]
     assert len(machine.ran) == 9
 
 

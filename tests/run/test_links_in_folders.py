@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,21 @@ def test_a_run_with_a_link_in_it_is_not_resumed(store: Store, tmp_path: Path, na
     (run / name).symlink_to(tmp_path / "moved")
     done = store.command("resume", "plain", "--runs", store.runs)
     assert (done.code, "it is a link, which is not followed" in done.err) == (1, True), done.text
+
+
+@pytest.mark.parametrize("name", [
+    ".reserve", "events.jsonl", "logs/worker-0.log", "controller.lock", "result.json.half", "model/model.json",
+    "checkpoints/epoch-0001.safetensors.half", "new",
+])
+def test_a_run_with_a_pipe_in_it_is_not_resumed(store: Store, name: str) -> None:
+    """Whoever opens one to write waits for somebody who reads it."""
+    run = store.runs / "plain"
+    (run / "result.json").unlink()
+    (run / name).unlink(missing_ok=True)
+    (run / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(run / name)
+    done = store.command("resume", "plain", "--runs", store.runs)
+    assert (done.code, f"{run / name}: it is a named pipe, not a regular file" in done.err) == (1, True), done.text
 
 
 def test_a_checkpoint_and_a_model_behind_a_link_are_not_read(tmp_path: Path) -> None:

@@ -205,6 +205,14 @@ def test_a_race_of_too_many_jobs_is_refused_before_it_is_expanded(
     assert asked in html.unescape(shown["/races/race"])
 
 
+def test_baselines_count_as_jobs(store: Store) -> None:
+    vary = {"entry": ["torch/ddp", "torch/fsdp"]}
+    store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "vary": vary, "repeat": 5000}))
+    done = store.command("race", store.race / "race.yaml", "--dry-run", "--name", "other", "--runs", store.runs)
+    assert (done.code, "it asks for 15,000 jobs with its baselines, and a race" in done.err) == (2, True), done.text
+    store.read()
+
+
 def test_a_stored_race_that_would_grow_too_large_is_refused(store: Store) -> None:
     """The repetitions that it had count for what is asked for now."""
     store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "until_sure": True, "max_repeat": 9_000}))

@@ -16,11 +16,12 @@ from velodrome.data.fetch import using_mirror
 from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.race import OPTIONS, Entry, Race
+from velodrome.job.result import Result
 from velodrome.judge.budget import Ending, Saving, saving
 from velodrome.judge.compare import Row
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.jobs import run_jobs
-from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceRequest, read_request
 from velodrome.run.execute import JobFailed
@@ -118,7 +119,7 @@ class _Callbacks(RaceObserver):
     """Passes what happens on to two plain functions."""
 
     def __init__(
-        self, on_event: Callable[[str, dict[str, Any]], None] | None, on_job: Callable[[Result], None] | None
+        self, on_event: Callable[[str, dict[str, Any]], None] | None, on_job: Callable[[dict[str, Any]], None] | None
     ) -> None:
         self._on_event, self._on_job = on_event, on_job
 
@@ -128,7 +129,7 @@ class _Callbacks(RaceObserver):
 
     def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:
         if self._on_job is not None:
-            self._on_job(result)
+            self._on_job(result.as_json())
 
 
 @dataclass(frozen=True)

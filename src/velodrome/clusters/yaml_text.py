@@ -19,6 +19,8 @@ _DEEPEST, _MOST_VALUES = 50, 1_000_000
 _MOST_WRITTEN = 100_000
 #: The largest whole number, in either direction: nothing can count with more.
 _LARGEST_INT = 2**63 - 1
+#: Characters of a whole number, to any base.
+_MOST_DIGITS = 100
 
 _BOOL, _INT, _FLOAT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float"))
 #: In place of PyYAML's: no `yes`, `no`, `on` and `off`, and no numbers to the base of 60.
@@ -47,8 +49,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = int(super().construct_yaml_int(node))
-        if abs(value) > _LARGEST_INT:
+        # Python refuses to read thousands of digits, with a sentence for programmers.
+        value = int(super().construct_yaml_int(node)) if len(node.value) <= _MOST_DIGITS else None
+        if value is None or abs(value) > _LARGEST_INT:
             raise ValueError(f"{node.value[:20]!r} in line {node.start_mark.line + 1} is too large a number")
         return value
 

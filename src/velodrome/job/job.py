@@ -37,6 +37,8 @@ Sharding = Literal["auto", "file", "data", "off"]
 Pixels = Literal["auto", "unit", "byte", "standardize"]
 #: Workers and servers that a job may have, each: plans, names and lists have an entry for every one.
 MOST_PROCESSES = 65_536
+#: Characters of a script's arguments: splitting them takes time that grows with the square of their length.
+LONGEST_ARGUMENTS = 20_000
 
 
 class Job(Optimization):
@@ -81,8 +83,8 @@ class Job(Optimization):
         "brings its own distribution"
     )
     script_args: str = Field(
-        "", description="arguments of the script, as in a shell; `{seed}`, `{workers}` and computed ones such as "
-        "`{64/workers}` stand for the job's"
+        "", max_length=LONGEST_ARGUMENTS, description="arguments of the script, as in a shell; `{seed}`, `{workers}` "
+        "and computed ones such as `{64/workers}` stand for the job's"
     )
     read: list[str] = Field(
         default_factory=list, description="regular expressions that find figures in what the script prints: each named "

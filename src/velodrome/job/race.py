@@ -286,6 +286,10 @@ def combinations(race: Race) -> Combinations:
             if key not in seen:
                 seen[key] = True
                 found.entries += _repetitions(added, race.repeat, baseline=True)
+    jobs = len(found.entries) // race.repeat * race.most
+    if jobs > MOST_JOBS:
+        raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, and a race has at most "
+                         f"{MOST_JOBS:,}: vary fewer values, repeat them less often, or leave baselines out")
     return found
 
 

@@ -63,9 +63,14 @@ class Commands:
         more = more or _SOME_MORE
         return f"{first}add repetitions: {self.again(repetitions + more, more)}."
 
-    def _anew(self, repetitions: int) -> str:
+    def unsettled(self) -> str:
+        """Race again without other programs, where adding to what they disturbed would take too long."""
+        return (f"close other programs, then race anew: {self._anew()}; beside them more than {MOST_MORE} further "
+                "repetitions would be needed.")
+
+    def _anew(self, repetitions: int | None = None) -> str:
         """Run the same race under another name."""
-        options = f"--until-sure --max-repeat {repetitions}"
+        options = "--until-sure" if repetitions is None else f"--until-sure --max-repeat {repetitions}"
         if self.race is None:
             return f"`velodrome race RACE/race.yaml --name RACE-idle {options}`"
         name = f"{self.race.name}-idle"

@@ -25,7 +25,7 @@ def update_size(row: Row) -> int:
     result = row.results[0]
     if recorded := result.get("batch_of_step"):
         return int(recorded)
-    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")) in ASYNCHRONOUS
+    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")).partition(":")[0] in ASYNCHRONOUS
     per_worker = row.configuration.fields.get("batch_scope", "per-worker" if by_itself else "global") == "per-worker"
     if by_itself:
         return row.batch_size if per_worker else max(1, row.batch_size // row.workers)

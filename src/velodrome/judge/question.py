@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -132,6 +133,12 @@ class Question:
     def slowed(self) -> bool:
         """Whether other programs may have slowed some of the runs."""
         return any(amount > 0 for candidate in self.candidates for amount in candidate.slowed.values())
+
+    @property
+    def is_clouded(self) -> bool:
+        """Whether other programs may have changed those that are left by more than matters, on average."""
+        left = self.survivors
+        return sum(one.mean_slowed() for one in left) > len(left) * math.log1p(self.tolerance)
 
     @cached_property
     def idle(self) -> Question:

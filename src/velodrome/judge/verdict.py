@@ -246,6 +246,8 @@ def _open(question: Question, choice: Choice, commands: Commands) -> Words:
     following = needed.sentence(commands)
     if _waits_for_load(question, needed):
         following = commands.idle(needed.so_far, needed.repetitions, question.anew)
+    elif needed.repetitions is None and question.is_clouded and not question.too_few_examples:
+        following = commands.unsettled()
     return Words(verdict, why, following, needed)
 
 

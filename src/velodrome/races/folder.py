@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from velodrome.errors import BadRequest, FolderGone
 from velodrome.job import names as published
 from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
+from velodrome.job.result import Result
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import LARGEST
@@ -101,7 +103,8 @@ class RaceFolder:
         except (OSError, ValueError):
             return {}
         return {name: float(value) for name, value in found.items()
-                if isinstance(value, int | float) and value >= 0} if isinstance(found, dict) else {}
+                if isinstance(value, int | float) and 0 <= value <= sys.float_info.max
+                } if isinstance(found, dict) else {}
 
     def refuse_running(self) -> None:
         """Refuse if another process is running this race."""
@@ -127,7 +130,7 @@ class RaceFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            files.refuse_linked_files(self.path)
+            files.refuse_special_files(self.path)
         except OSError as error:
             raise BadRequest(f"--name {self.path.name!r}: {error.filename}: {error.strerror}") from None
         lock = files.FileLock(self.path / LOCK)
@@ -157,10 +160,10 @@ class RaceFolder:
         if self._place is not None and not os.path.lexists(self.path / "race.yaml"):
             raise FolderGone(f"race {self.path.name!r}", self.path / "race.yaml", "file")
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, Result]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
-        return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
+        return {name: found for name, found in results.items() if found is not None and found.status == "finished"}
 
     def run(self, name: str) -> RunFolder:
         """The run of that name, if there is one."""
@@ -191,7 +194,7 @@ class RaceFolder:
         for name in {path.name.partition(ASIDE)[0] for path in self.path.glob(f"*{ASIDE}*")} - finished.keys():
             last = self.attempts(name)[-1:]
             result = last[0].result() if last else None
-            if result is not None and result["status"] == "finished":
+            if result is not None and result.status == "finished":
                 self.swap(name)
 
     def _exists(self, name: str) -> bool:
@@ -211,7 +214,7 @@ def _engine_of(race: Race) -> str | None:
     entries = race.vary.get("entry", ())
     if "engine" in race.job or "engine" in race.vary or (entries and all("engine" in entry for entry in entries)):
         return None
-    engine = environments.default_engine()
+    engine = environments.default_engine(*(str(race.job.get(name) or "") for name in ("model", "script")))
     return None if engine == DEFAULT_ENGINE else engine
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from velodrome.clusters.registry import Cluster
 from velodrome.errors import VelodromeError
-from velodrome.events.endings import ended_early
 from velodrome.job.names import expand
 from velodrome.job.race import Race
+from velodrome.job.result import Result
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget
-from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes, lanes_of
 from velodrome.races.plan import PlannedRace
 from velodrome.races.runs import RaceRuns, run_blocks, warm_engines
@@ -64,8 +64,8 @@ def stored_ending(path: Path, race: Race) -> Ending | None:
 
 def _failures(results: Iterable[Result]) -> dict[str, str]:
     return {
-        result["run"]: str((result.get("error") or {}).get("message", result["status"]))
-        for result in results if result["status"] != "finished" and not ended_early(result)
+        result.run: result.status if result.error is None else result.error.message
+        for result in results if result.status != "finished" and not result.ended_early
     }
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from velodrome.events.endings import ended_early
 from velodrome.job.race import Entry, Race
+from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import Affordable, Ending, Stopped, afford, contenders, cut_short
@@ -23,7 +23,7 @@ from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgeme
 from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
-from velodrome.races.observer import RaceObserver, Result
+from velodrome.races.observer import RaceObserver
 from velodrome.races.runs import RaceRuns, warm_engines
 
 
@@ -200,7 +200,7 @@ class UntilSure:
         self, results: Mapping[str, Result], before: int, without: Collection[str] = ()
     ) -> list[Result]:
         return [
-            {**result, "run": entry.name, "job": entry.job.model_dump()}
+            result.with_job(entry.job, run=entry.name)
             for number, block in sorted(self._blocks.items()) if number < before
             for entry in block if entry.configuration not in without for result in self._attempts(entry, results)
         ]
@@ -215,7 +215,7 @@ class UntilSure:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
         found = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
         # An error in the user's own code is what one mends before running again.
-        return [*found, *(one for one in self._failed(entry) if (one.get("error") or {}).get("cause") != "user")]
+        return [*found, *(one for one in self._failed(entry) if one.error is None or one.error.cause != "user")]
 
     def _look(
         self, runs: RaceRuns, before: int, observer: RaceObserver
@@ -285,19 +285,19 @@ class UntilSure:
     def _failed(self, entry: Entry) -> list[Result]:
         folder = self._folder
         results = [run.result() for run in (*folder.attempts(entry.name), folder.run(entry.name))]
-        return [result for result in results if result is not None and result["status"] == "failed"]
+        return [result for result in results if result is not None and result.status == "failed"]
 
     def _ended(self, entry: Entry) -> list[Result]:
         """The result of a run that was ended because it could not win any more, if it was."""
         result = self._folder.run(entry.name).result()
-        return [result] if result is not None and ended_early(result) else []
+        return [result] if result is not None and result.ended_early else []
 
     def _has_begun(self, entry: Entry) -> bool:
         return (self._folder.path / entry.name).exists()
 
 
 def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
-    return entry.name in results and results[entry.name]["status"] == "finished"
+    return entry.name in results and results[entry.name].status == "finished"
 
 
 def _drops(tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:

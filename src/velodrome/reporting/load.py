@@ -5,7 +5,7 @@ A run that cannot be read becomes a failure, never a crash.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
 from velodrome.job.race import Race
+from velodrome.job.result import Result
 from velodrome.judge.advice import Commands
 from velodrome.judge.budget import cut_short
 from velodrome.judge.compare import has_crashed, is_whole
@@ -40,7 +41,7 @@ class RaceRecord:
     race: Race
     #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`. Those of
     #: configurations that the budget left out are missing.
-    results: tuple[Mapping[str, Any], ...]
+    results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
     missing: tuple[str, ...]
@@ -52,7 +53,7 @@ class RaceRecord:
     @property
     def target(self) -> str | None:
         """The target that the runs had, if they had one and the same."""
-        targets = {result.get("target") or (result.get("job") or {}).get("target") for result in self.results}
+        targets = {result.target for result in self.results}
         return targets.pop() if len(targets) == 1 else None
 
     def criteria(
@@ -82,7 +83,9 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
             f"race {path.name!r}: {path / 'race.yaml'} is not a race file: {reason_of(error)}; restore it or run the "
             "race again"
         ) from None
-    results, failures, aside = [], [], 0
+    results: list[Result] = []
+    failures: list[Failure] = []
+    aside = 0
     repeated: list[str] = []
     names = set()
     for folder in (*store.runs(), *_without_job(path)):
@@ -97,21 +100,22 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
             continue
         names.add(folder.name)
         try:
-            job = _job(folder)
+            job, fields = _job(folder)
         except _UnreadableError as error:
             failures.append(Failure(folder.name, "unreadable", str(error)))
             continue
         try:
-            result = _result(folder, job)
+            result = _result(folder, job, fields)
         except _UnreadableError as error:
-            failures.append(Failure(folder.name, "unreadable", str(error), Configuration.of({"job": job}).task))
+            task = Configuration.of({"job": fields}).task
+            failures.append(Failure(folder.name, "unreadable", str(error), task))
             continue
         results.append(result)
-        if not is_whole(result) and result["status"] != "running":
+        if not is_whole(result) and result.status != "running":
             failures.append(_failure(result))
     cut = _left_out(race, names)
-    results = [dict(result) for result in labelled(results) if result["run"] not in cut]
-    tasks = {result["run"]: Configuration.of(result).task for result in results}
+    results = [result for result in labelled(results) if result.run not in cut]
+    tasks = {result.run: Configuration.of(result).task for result in results}
     failures = [replace(failure, task=tasks.get(failure.run, failure.task)) for failure in failures]
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
@@ -134,66 +138,59 @@ def _no_race(runs: Path, name: str) -> str:
     return f"no race {name!r} in {str(runs)!r}{known}: choose the folder with --runs"
 
 
-def _mapping(text: str) -> dict[str, Any] | None:
-    try:
-        content = parse_yaml(text)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
 class _UnreadableError(Exception):
     """A run cannot be read, and the reason."""
 
 
-def _job(folder: RunFolder) -> dict[str, Any]:
-    """The fields of job.yaml, validated; fields of other versions are kept and not checked."""
+def _job(folder: RunFolder) -> tuple[Job, dict[str, Any]]:
+    """The job of a run, and the fields that its file has: those of other versions are kept and not checked."""
     try:
-        job = _mapping(folder.read_text("job.yaml", errors="replace"))
+        fields = parse_yaml(folder.read_text("job.yaml", errors="replace"))
     except OSError as error:
         raise _UnreadableError(f"its job.yaml cannot be read: {error.strerror}") from error
-    if not job or not all(isinstance(name, str) for name in job):
+    except ValueError:
+        fields = None
+    if not fields or not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise _UnreadableError("its job.yaml is not whole")
     try:
-        whole = Job.model_validate({name: value for name, value in job.items() if name in job_fields()})
+        job = Job.model_validate({name: value for name, value in fields.items() if name in job_fields()})
     except ValidationError as error:
         raise _UnreadableError(f"its job.yaml has {reason_of(error)}") from error
-    if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
+    if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in fields]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
     # A text such as '2' is a number to a job, and must be one for the analysis.
-    return {**job, **whole.model_dump(include=job.keys() & job_fields().keys())}
+    return job, {**fields, **job.model_dump(include=fields.keys() & job_fields().keys())}
 
 
-def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
+def _result(folder: RunFolder, job: Job, fields: dict[str, Any]) -> Result:
     """The result with its job; for a run without one, what is known of it."""
     result, problem = folder.read()
     if problem is not None:
         raise _UnreadableError(problem)
     if result is None:
-        return {**job, "run": folder.name, "status": folder.status(), "job": job}
+        return Result.unfinished(folder.name, folder.status(), job, fields, folder.path)
     # The run may have been moved: its folder is where it was found, not the recorded path.
-    return {
-        **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
-        "examples_trained": examples_trained(folder.path),
-    }
+    return result.with_job(
+        job, fields, run=folder.name, target=job.target, examples_trained=examples_trained(folder.path)
+    )
 
 
-def _archived_crash(folder: RunFolder) -> dict[str, Any] | None:
+def _archived_crash(folder: RunFolder) -> Result | None:
     """The result of an attempt that crashed before it was run again: that counts against its configuration.
 
     An error in the user's own code does not: it is what one mends before running again.
     """
     try:
-        result = _result(folder, _job(folder))
+        result = _result(folder, *_job(folder))
     except _UnreadableError:
         return None
-    return result if has_crashed(result) and (result.get("error") or {}).get("cause") != "user" else None
+    return result if has_crashed(result) and (result.error is None or result.error.cause != "user") else None
 
 
-def _failure(result: Mapping[str, Any]) -> Failure:
-    message = (result.get("error") or {}).get("message")
-    default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
-    return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
+def _failure(result: Result) -> Failure:
+    message = result.error.message if result.error is not None else None
+    default = "it finished without a test result" if result.status == "finished" else "its controller ended"
+    return Failure(result.run, result.status, message or default, Configuration.of(result).task)
 
 
 def _left_out(race: Race, names: Container[str]) -> set[str]:
