@@ -131,7 +131,7 @@ def _unfinished(ctx: typer.Context) -> list[str]:
     from velodrome.run.store import RunFolder
 
     runs = [one for one in scan(_runs_folder(ctx)) if one.kind == "run"]
-    return [one.name for one in runs if (RunFolder(one.path).result() or {}).get("status") != "finished"]
+    return [one.name for one in runs if RunFolder(one.path).status() != "finished"]
 
 
 def _races(ctx: typer.Context) -> list[str]:
@@ -159,7 +159,7 @@ def _statuses(ctx: typer.Context) -> Iterable[str]:
 
 
 def _objectives(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.judge.question import OBJECTIVES
+    from velodrome.judge.criteria import OBJECTIVES
 
     return OBJECTIVES
 

@@ -73,9 +73,9 @@ class LocalSgdLearner(TorchLearner):
         if loss is None:
             return [torch.zeros_like(parameter) if used else None
                     for parameter, used in zip(self._trained, self._used, strict=True)]
-        found = self._local_gradients(loss)
-        self._used = [gradient is not None for gradient in found]
-        return found
+        gradients = self._local_gradients(loss)
+        self._used = [gradient is not None for gradient in gradients]
+        return gradients
 
     def sum(self, number: float) -> float:
         """What a loss is divided by, for all processes: as if each had this one's, unless a round is one step. Asking

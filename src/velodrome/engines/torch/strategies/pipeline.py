@@ -150,10 +150,10 @@ class PipelineLearner(TorchLearner):
         with translate_errors_of_collectives():
             for step in range(first * self._accumulate, last * self._accumulate):
                 self._pass(self._passing, step)
-        found = self._passing.counts().vector(names)
+        sums = self._passing.counts().vector(names)
         with self._context.waiting():
-            self._transport.broadcast(found, self._transport.size - 1)
-        return Counts.of(found, names)
+            self._transport.broadcast(sums, self._transport.size - 1)
+        return Counts.of(sums, names)
 
     def _pass(self, batch: PassingBatch, step: int) -> None:
         """Let the batch of a step pass through the stages, and update the weights of this one."""
@@ -248,8 +248,8 @@ class PipelineLearner(TorchLearner):
 
     def _whole_model(self) -> dict[str, torch.Tensor]:
         assert isinstance(self._transport, ProcessGroup)
-        found = {name: self._transport.bring(value, owner) for name, value, owner in self._owned()}
-        return {name: value for name, value in found.items() if value is not None}
+        tensors = {name: self._transport.bring(value, owner) for name, value, owner in self._owned()}
+        return {name: value for name, value in tensors.items() if value is not None}
 
     def collect_model(self) -> None:
         with self._averaged():

@@ -40,5 +40,5 @@ class TorchTask(ABC):
 
 def task_of_job(context: Context) -> TorchTask:
     """PyTorch's side of the job's task."""
-    found: type[TorchTask] = import_module(context.task.module("torch")).TASK
-    return found(context)
+    task_class: type[TorchTask] = import_module(context.task.module("torch")).TASK
+    return task_class(context)

@@ -50,7 +50,7 @@ class Examples(TorchTask):
         task = _task_of(context)
         return {
             "kind": "arrays", "task": task.name, "dataset": data.name,
-            "inputs": {one.name: {"shape": list(one.shape), "dtype": one.dtype} for one in data.inputs},
+            "inputs": {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs},
             "images": sorted(data.images), "classes": data.classes, "class_names": list(data.class_names),
             "input_shape": shape, "returns": task.outputs(data), "arguments": arguments_of(context.job, data, task),
             **scaling, **network.saved_as,
