@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from velodrome.cli.tables import SafeConsole, least_width, print_table
-from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.measures import Measure
 from velodrome.judge.objective import qualities_of
+from velodrome.judge.plausibility import suspects
 from velodrome.judge.statistics import Ratio
 
 _PLACES = ("speedup", "scaling")

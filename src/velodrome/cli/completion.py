@@ -162,7 +162,7 @@ def _statuses(ctx: typer.Context) -> Iterable[str]:
 
 
 def _objectives(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.judge.question import OBJECTIVES
+    from velodrome.judge.criteria import OBJECTIVES
 
     return OBJECTIVES
 
