@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from velodrome.cli.tables import SafeConsole, least_width, print_table
-from velodrome.judge.caveats import suspects
 from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.measures import Measure
 from velodrome.judge.objective import qualities_of
+from velodrome.judge.plausibility import suspects
 from velodrome.judge.statistics import Ratio
 
 _PLACES = ("speedup", "scaling")
@@ -53,29 +53,29 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     """The columns that have values, the most important first."""
-    found: list[Column] = []
+    columns: list[Column] = []
     for name in (*(measure.name for measure in qualities_of(rows)), *_ORDER):
         if name in _PLACES:
             if any(getattr(row, name) is not None for row in rows):
                 best = _best_places(rows, name)
-                found.append((name, partial(_place_cell, name=name, best=best, suspects=suspects(rows))))
+                columns.append((name, partial(_place_cell, name=name, best=best, suspects=suspects(rows))))
         elif name == "total_seconds" and any("examples_per_second" in row.spreads for row in rows):
             continue  # it decides only where no run reports examples
         elif any(name in row.spreads for row in rows):
             measure = measure_of(rows, name)
-            found.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))
-    return found
+            columns.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))
+    return columns
 
 
 def _best_places(rows: Sequence[Row], name: str) -> dict[str, float]:
     """For each row, by name, the best ratio of its task."""
-    found = {}
+    bests = {}
     for members in tasks_of(rows).values():
         doubtful = suspects(members)
         best = max((place.estimate for row in members
                     if (place := getattr(row, name)) is not None and row.name not in doubtful), default=0.0)
-        found.update({row.name: best for row in members})
-    return found
+        bests.update({row.name: best for row in members})
+    return bests
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.judge.advice import settling
-from velodrome.judge.caveats import suspects
+from velodrome.judge.advice import runs_needed
 from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
+from velodrome.judge.judge import Dropped, Failure
 from velodrome.judge.measures import MIB, Measure
 from velodrome.judge.objective import qualities_of
-from velodrome.judge.progress import Dropped
+from velodrome.judge.plausibility import suspects
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Ratio
-from velodrome.reporting.load import Failure
 from velodrome.reporting.series import Extent, RunSeries, name_of, totals
 
 ABSENT = "–"
@@ -275,7 +274,7 @@ def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
         return "tied"
     if question.standing.outcome != "open":
         return "better" if pair.high < 0 else "not settled"
-    return f"open: {settling(question).cost(other.name)}"
+    return f"open: {runs_needed(question).cost(other.name)}"
 
 
 def failures_table(failures: Sequence[Failure]) -> Table:

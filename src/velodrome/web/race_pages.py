@@ -164,7 +164,7 @@ def _report(found: Found) -> str:
     from velodrome.reporting.page import to_html
 
     record = load_race(found.path.parent, found.name)
-    made = make_report(record, margins=record.margins_for())
+    made = make_report(record)
     return to_html(made, make_pictures(made))
 
 
