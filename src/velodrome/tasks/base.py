@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,6 +72,10 @@ class Loaded(Protocol):
 
     @property
     def test(self) -> Any: ...
+
+    @property
+    def arrays(self) -> Iterable[Any]:
+        """The arrays that it holds."""
 
     @property
     def notes(self) -> tuple[str, ...]:
