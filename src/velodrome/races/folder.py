@@ -214,7 +214,7 @@ def _engine_of(race: Race) -> str | None:
     entries = race.vary.get("entry", ())
     if "engine" in race.job or "engine" in race.vary or (entries and all("engine" in entry for entry in entries)):
         return None
-    engine = environments.default_engine()
+    engine = environments.default_engine(*(str(race.job.get(name) or "") for name in ("model", "script")))
     return None if engine == DEFAULT_ENGINE else engine
 
 

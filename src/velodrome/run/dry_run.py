@@ -116,9 +116,11 @@ class _Clock:
 def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float = 60.0) -> Timing | None:
     """Train a job for about a second, and end it; None if it cannot run, or not within the limit.
 
-    Why it cannot is the business of whoever really runs it.
+    `RehearsalFailed` if the job asks for what cannot be. Why else it cannot run is the business of whoever really runs
+    it.
     """
     clock = _Clock(seconds, time.monotonic() + limit)
+    failure = None
     with suppress(VelodromeError):
         with _planned(admit(job, launcher).job, launcher) as (run, plan):
             failure = Supervisor(run, plan, launcher, clock.listen, stop=clock.stop).watch()
@@ -126,6 +128,8 @@ def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float 
         if ended and clock.startup is not None and clock.examples and clock.trained > 0:
             rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
             return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
+    if failure is not None and failure.cause == "request":
+        raise RehearsalFailed(failure)
     return None
 
 
