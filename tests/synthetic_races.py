@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from velodrome.job.job import Job, job_fields
+from velodrome.job.result import ADDED, Result
 
 BEGAN = 1_800_000_000.0
 EXAMPLES = 1_200
@@ -53,6 +57,18 @@ def result(
         "machine": {"processor": "a chip", "cores": 16, "memory_bytes": 2**34, "system": "Linux"},
         "started": BEGAN, "ended": BEGAN + total, **more,
     }
+
+
+def typed(made: Mapping[str, Any]) -> Result:
+    """A made-up result as readers get it; its `job` may have any fields with any values."""
+    added = {name: made[name] for name in ADDED if name in made}
+    if "job" in added:
+        added["job_as_written"] = added.pop("job")
+        known = {name: value for name, value in added["job_as_written"].items() if name in job_fields()}
+        with suppress(ValueError):
+            added["job"] = Job.model_validate(known)
+    stored = {name: value for name, value in made.items() if name not in ADDED}
+    return Result.model_validate(stored).model_copy(update=added)
 
 
 def beside(made: dict[str, Any], used: float, cores: int = 2, seconds: float = 10.0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import racing
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome.cli.race_output import plan_text
 from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
@@ -38,7 +38,7 @@ def stored(runs: Path, name: str = "earlier", *, machine: dict[str, Any] | None 
     made["history"] = [{**entry, "evaluate_seconds": 0.25} for entry in made["history"]]
     made["seconds"] = {"startup": STARTUP, "train": 8.0, "evaluate": 0.25 * job.epochs, "total": TOTAL}
     run = Store(runs).create(name, job)
-    run.finish({**made, "run": name})
+    run.finish(typed({**made, "run": name}))
     run.close()
     return job
 
@@ -93,7 +93,7 @@ def test_runs_with_other_workers_are_better_than_a_guess(runs: Path) -> None:
     assert all(4.0 < seconds < 25.0 for seconds in plan.seconds.values())
 
 
-def limited(runs: Path, budget: str | None, **fields: Any) -> PlannedRace:
+def limited(runs: Path, budget: str | None, job: dict[str, Any] | None = None, **fields: Any) -> PlannedRace:
     """Two strategies with one and two workers that take 12 s each."""
     for number, words in enumerate(({}, {"strategy": "ddp"}, {"strategy": "ddp", "workers": 2},
                                     {"strategy": "zero1", "workers": 2})):
@@ -101,7 +101,7 @@ def limited(runs: Path, budget: str | None, **fields: Any) -> PlannedRace:
             stored(runs, f"run-{number}", **words)
     entries = [{"strategy": "single"}, {"strategy": "ddp"}, {"strategy": "ddp", "workers": 2},
                {"strategy": "zero1", "workers": 2}]
-    return planned(runs, {"entry": entries}, budget=budget, **fields)
+    return planned(runs, {"entry": entries}, job, budget=budget, **fields)
 
 
 @pytest.mark.unit
@@ -122,6 +122,28 @@ def test_a_race_says_before_it_starts_what_its_budget_settles(
     assert said in plan_text(plan)
     if left_out:
         assert any(note.endswith("; --budget 3m includes all 4 configurations") for note in plan.notes)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("budget", "job", "shorter"), [
+    ("10m", {"epochs": 400}, True), (None, {"epochs": 400}, True), ("10m", {"epochs": 4}, False),
+    (None, {"epochs": 4}, False), ("10m", {"epochs": 400, "target": "accuracy>=0.9"}, False),
+    ("10m", {"epochs": 400, "steps": 900}, False),
+])
+def test_a_race_of_long_trainings_says_how_to_learn_sooner_which_one_is_fastest(
+    runs: Path, budget: str | None, job: dict[str, Any], shorter: bool
+) -> None:
+    plan = limited(runs, budget, job=job, until_sure=True)
+    found = [note for note in plan.notes if "--steps" in note]
+    assert bool(found) == shorter, plan.notes
+    for note in found:
+        match = re.match("which one is fastest shows sooner: with --steps ([0-9]+) --objective throughput, 3 "
+                         "repetitions of all 4 configurations take about [0-9.]+ (s|min)", note)
+        assert match, note
+        short = limited(runs, budget, job=job | {"steps": int(match[1])}, until_sure=True)
+        assert in_words(3 * sum(one.seconds for one in short.estimates.values())) in note
+        assert not any("--steps" in note for note in short.notes)
+        assert note in plan_text(plan)
 
 
 @pytest.mark.unit

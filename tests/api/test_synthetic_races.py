@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import velodrome as package
-from synthetic_races import repeated, result, write_race
+from synthetic_races import repeated, result, typed, write_race
 from velodrome.errors import BadRequest
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.races import runs as race_runs
 from velodrome.run.execute import JobFailed
 from velodrome.run.outcome import Failure
@@ -118,7 +119,7 @@ def test_a_race_object_and_a_file_take_other_fields_on_top(runs: Path, tmp_path:
 def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(job: Job, *, store: Store, name: str, listener: Any, **more: Any) -> dict[str, Any]:
+    def execute(job: Job, *, store: Store, name: str, listener: Any, **more: Any) -> Result:
         status = "failed" if job.strategy == "ddp" else "finished"
         made = {**result(job.strategy, seed=job.seed, batch_size=job.batch_size, status=status), "run": name}
         run = store.create(name, job)
@@ -126,10 +127,10 @@ def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
         try:
             if status == "failed":
                 made["error"] = {"message": "the network is down"}
-                raise JobFailed(Failure("the network is down"), made)
-            return made
+                raise JobFailed(Failure("the network is down"), typed(made))
+            return typed(made)
         finally:
-            run.finish(made)
+            run.finish(typed(made))
             run.close()
 
     monkeypatch.setattr(race_runs, "execute", execute)

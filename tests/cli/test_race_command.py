@@ -210,3 +210,22 @@ def test_the_place_of_jobs_is_a_field_of_files(velodrome, tmp_path: Path, runs: 
     assert written is not None
     assert (written.vary, written.job["checkpoints"]) == ({"on": ["local", "debug"]}, False)
     assert folder.refuse_other(written)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_a_race_whose_model_cannot_be_built_is_refused_where_it_is_measured_and_not_job_by_job(
+    velodrome, here: Path, runs: Path, no_strays
+) -> None:
+    (here / "kerasish.py").write_text("from torch import nn\n\ndef make_model(input_shape, num_classes=3):\n"
+                                      "    return nn.Flatten()\n")
+    job = ("race", "--dataset", "digits", "--model", "kerasish:make_model", "--runs", runs, "--name", "wrong")
+    for way in ((), ("--dry-run",)):
+        done = velodrome(*job, "--measure", *way)
+        assert done.code == 2, done.text
+        assert "make_model() got an unexpected keyword argument 'classes'" in done.err
+        assert "started" not in done.err
+    named = velodrome(*job[:4], "kerasish", *job[5:])
+    assert (named.code, named.err.strip()) == (2, (
+        "velodrome: no model 'kerasish', but a file kerasish.py: name the function in it that builds the model, as "
+        "--model kerasish:build"))

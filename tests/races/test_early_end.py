@@ -13,19 +13,21 @@ from typing import Any
 import pytest
 
 from racing import here
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job, Target
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race
+from velodrome.job.result import Result
 from velodrome.judge.attempts import limits
+from velodrome.judge.budget import Ending
 from velodrome.judge.compare import compare
-from velodrome.judge.progress import Ending
+from velodrome.judge.criteria import criteria_of
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.observer import SILENT
 from velodrome.races.runs import RaceRuns
-from velodrome.races.until_sure import UntilSure, criteria_of
+from velodrome.races.until_sure import UntilSure
 from velodrome.run.supervisor import Stop, never
 
 pytestmark = pytest.mark.unit
@@ -50,7 +52,7 @@ class Machine:
 
     def execute(
         self, job: Job, *, store: Any, name: str, listener: Callable[[Any], None], stop: Stop = never, **_: Any
-    ) -> dict[str, Any]:
+    ) -> Result:
         history = learned(job, *self.paces[job.workers])
         made = result(job.strategy, job.workers, 1000.0, seed=job.seed, run=name, target=GOAL)
         made |= {"history": history, "reached_target": self.paces[job.workers][1] is not None}
@@ -67,9 +69,10 @@ class Machine:
         else:
             self.whole.append(name)
         run = store.create(name, job)
-        run.finish(made)
+        finished = typed(made)
+        run.finish(finished)
         run.close()
-        return made
+        return finished
 
 
 def raced(runs: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> Ending:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import velodrome as package
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome import files
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.races import runs as race_runs
 from velodrome.run.store import Store
 
@@ -45,9 +46,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the jobs that ran; each has a result that was made up."""
     names: list[str] = []
 
-    def execute(job: Job, *, store: Store, name: str, **_: Any) -> dict[str, Any]:
+    def execute(job: Job, *, store: Store, name: str, **_: Any) -> Result:
         names.append(name)
-        made = {**result(job.strategy, job.workers, seed=job.seed), "run": name}
+        made = typed({**result(job.strategy, job.workers, seed=job.seed), "run": name})
         run = store.create(name, job)
         run.finish(made)
         run.close()

@@ -50,7 +50,7 @@ def check(
         RunFailed: the model, the loss or the data failed; ``failure`` has the traceback of your own code.
     """
     workers = job.workers if job.workers > 1 else 2
-    job = complete(within_limits(job, environments.default_engine()))
+    job = complete(within_limits(job, environments.default_engine(job.model, job.script)))
     if job.script is not None:
         return _check_script(job, on)
     with using_mirror(mirror), open_launcher(on) as launcher:

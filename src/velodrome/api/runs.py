@@ -72,7 +72,7 @@ def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
     # The run may have been moved: its folder is where it was found, not the recorded path.
     path = str(folder.path.resolve())
     if result is not None:
-        return {**result, "path": path}
+        return {**result.as_json(), "path": path}
     reason = {} if problem is None else {"problem": problem}
     return {"run": folder.name, "path": path, "status": folder.status(), **reason}
 

@@ -56,10 +56,11 @@ def train(
         RunFailed: the run ended early; its folder records what happened.
     """
     with using_mirror(mirror), open_launcher(where_of(job, on)) as launcher:
-        return execute.execute(
+        result = execute.execute(
             job, store=Store(Path(runs)), launcher=launcher, name=name, listener=_listener(on_event),
             on_start=on_start, progress=on_download,
         )
+    return result.as_json()
 
 
 def resume(
@@ -87,9 +88,10 @@ def resume(
     store = Store(Path(runs))
     job = admit(name, store, trust_code, launched=on is None)
     with using_mirror(mirror), open_launcher(where_of(job, on)) as launcher:
-        return execute.resume(
+        result = execute.resume(
             name, store=store, launcher=launcher, listener=_listener(on_event), on_start=on_start
         )
+    return result.as_json()
 
 
 def admit(name: str, store: Store, trust_code: Collection[str], *, launched: bool) -> Job:
@@ -114,4 +116,4 @@ def attach(
         trust_code: as for ``resume``.
     """
     admit(name, Store(Path(runs)), trust_code, launched=True)
-    return execute.attach(name, store=Store(Path(runs)), listener=_listener(on_event), on_start=on_start)
+    return execute.attach(name, store=Store(Path(runs)), listener=_listener(on_event), on_start=on_start).as_json()

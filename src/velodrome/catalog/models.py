@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from velodrome.catalog.networks import (
@@ -156,6 +157,10 @@ def zoo_model(name: str) -> ZooModel:
     for model in MODELS:
         if model.name == name:
             return model
+    file = f"{name.removesuffix('.py')}.py"
+    if Path(file).is_file():
+        raise BadRequest(f"no model {name!r}, but a file {file}: name the function in it that builds the model, as "
+                         f"--model {file.removesuffix('.py')}:build")
     hint = which_name(name, MODEL_NAMES, "velodrome train --help")
     raise BadRequest(f"no model {name!r}: {hint}, or name your own as module:function")
 

@@ -31,7 +31,7 @@ def show_failure(error: JobFailed) -> None:
         say_on_stderr(failure.traceback.rstrip())
     if failure.stack:
         say_on_stderr(f"stack of {failure.role} {failure.rank}:\n{failure.stack}")
-    say_on_stderr(f"details are stored in {error.result['path']}")
+    say_on_stderr(f"details are stored in {error.result.path}")
 
 
 def mention_interrupted(store: Store) -> None:
@@ -62,7 +62,7 @@ def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: 
         progress.end()
         show_failure(error)
         if as_json:
-            say_json(error.result)
+            say_json(error.result.as_json())
         raise
     except (KeyboardInterrupt, SystemExit):
         progress.end()

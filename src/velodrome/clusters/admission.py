@@ -20,7 +20,7 @@ class Admitted:
 
 def complete(job: Job) -> Job:
     """The job with every default filled in, those of this machine included; `BadRequest` if it contradicts itself."""
-    return resolve(job, environments.default_engine())
+    return resolve(job, environments.default_engine(job.model, job.script))
 
 
 def examined(job: Job) -> Job:

@@ -50,6 +50,15 @@ class Record(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+class Scores(Record):
+    """A record that holds metrics of any name beside its own fields."""
+
+    def value(self, name: str) -> float | None:
+        """Return a metric by its name, whatever else that may mean in Python; None if it is not there."""
+        value = getattr(self, name) if name in type(self).model_fields else (self.model_extra or {}).get(name)
+        return value if isinstance(value, int | float) else None
+
+
 class Counts(Record):
     """Sums over examples, which add up exactly over workers."""
 
@@ -103,7 +112,7 @@ class CpuTime(Record):
     controller: Amount = Field(description="of these, by the controller, if it runs on the same host")
 
 
-class HistoryRow(Record):
+class HistoryRow(Scores):
     """One epoch of a run. Whatever else it holds is a metric of the run's task."""
 
     __pydantic_extra__: dict[str, Number | None]

@@ -21,10 +21,11 @@ from velodrome.events.fields import (
     Number,
     Positive,
     Record,
+    Scores,
 )
 
 
-class TestScore(Record):
+class TestScore(Scores):
     """How well the trained model does on the whole test set: metrics of its task, and what they were counted from."""
 
     __pydantic_extra__: dict[str, Number | None]

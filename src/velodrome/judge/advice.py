@@ -63,9 +63,14 @@ class Commands:
         more = more or _SOME_MORE
         return f"{first}add repetitions: {self.again(repetitions + more, more)}."
 
-    def _anew(self, repetitions: int) -> str:
+    def unsettled(self) -> str:
+        """Race again without other programs, where adding to what they disturbed would take too long."""
+        return (f"close other programs, then race anew: {self._anew()}; beside them more than {MOST_MORE} further "
+                "repetitions would be needed.")
+
+    def _anew(self, repetitions: int | None = None) -> str:
         """Run the same race under another name."""
-        options = f"--until-sure --max-repeat {repetitions}"
+        options = "--until-sure" if repetitions is None else f"--until-sure --max-repeat {repetitions}"
         if self.race is None:
             return f"`velodrome race RACE/race.yaml --name RACE-idle {options}`"
         name = f"{self.race.name}-idle"
@@ -149,7 +154,7 @@ def _larger(workers: int, efficiency: float, cores: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Settling:
+class RunsNeeded:
     """Further repetitions, and what each configuration that is left would take for them."""
 
     #: None if more than is sensible would be needed.
@@ -195,8 +200,8 @@ class Settling:
         return {"repetitions": self.repetitions, "runs": self.runs, "seconds": self.total_seconds, "each": each}
 
 
-def settling(question: Question) -> Settling:
+def runs_needed(question: Question) -> RunsNeeded:
     """What it would cost to settle a question that is open."""
     seconds = {one.name: one.row.mean("total_seconds") or 0.0 for one in question.survivors}
     option = "--accuracy-margin" if question.scale == "points" else "--tolerance"
-    return Settling(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))
+    return RunsNeeded(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))

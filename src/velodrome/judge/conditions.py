@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from velodrome.job.result import Result as TypedResult
 from velodrome.judge.measures import Result
+
+R = TypeVar("R", bound=Mapping[str, Any])
 
 
 def host_lines(result: Mapping[str, Any]) -> list[str]:
@@ -213,14 +216,21 @@ def versions(results: Sequence[Result]) -> list[int]:
     return found
 
 
-def newest(results: Sequence[Result]) -> list[Result]:
+def newest(results: Sequence[R]) -> list[R]:
     """The runs of the newest data of each data set: by them alone a race is decided while it runs."""
     number = versions(results)
     last = {_request(results[at]): number[at] for at in _in_order(results)}
     return [result for at, result in enumerate(results) if number[at] == last[_request(result)]]
 
 
-def labelled(results: Sequence[Result]) -> list[Result]:
+def with_data(result: R, version: str, change: str) -> R:
+    """The result with the name of its data, and how they changed."""
+    more = {"data_version": version, "data_change": change}
+    typed = result if isinstance(result, TypedResult) else None
+    return cast("R", {**result, **more} if typed is None else typed.model_copy(update=more))
+
+
+def labelled(results: Sequence[R]) -> list[R]:
     """The results, those of a data set that changed with a name of their data, and with what changed."""
     number, found = versions(results), list(results)
     for request in {_request(result) for result in results}:
@@ -235,7 +245,7 @@ def labelled(results: Sequence[Result]) -> list[Result]:
         pairs = zip(list(firsts.values())[:-1], list(firsts.values())[1:], strict=True)
         change = "; then ".join(", ".join(differences(*pair)) for pair in pairs)
         for at in mine:
-            found[at] = {**results[at], "data_version": names[number[at]], "data_change": change}
+            found[at] = with_data(results[at], names[number[at]], change)
     return found
 
 

@@ -22,7 +22,7 @@ from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.machine import cores
 from velodrome.races.repetitions import similar
-from velodrome.run.dry_run import measure
+from velodrome.run.dry_run import RehearsalFailed, measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
 from velodrome.run.store import Store
 
@@ -105,11 +105,18 @@ class Costs:
         if self.warm and engines:
             note(f"measuring how fast {', '.join(engines)} {'is' if len(engines) == 1 else 'are'} here …")
             launcher.prepare(engines)
+        refused: list[RehearsalFailed] = []
         for job in wanted:
             left = 60.0 if limit is None else limit - (time.monotonic() - began)
-            timing = measure(job, launcher, limit=left) if left > 1.0 else None
+            try:
+                timing = measure(job, launcher, limit=left) if left > 1.0 else None
+            except RehearsalFailed as error:
+                refused.append(error)
+                continue
             if timing is not None:
                 found.append(Known(job, timing, cores(), measured=True))
+        if refused and len(refused) == len(measured_jobs(jobs)):
+            raise refused[0]  # so will every job
         return replace(self, measured=tuple(found))
 
     def _with_trials(self, jobs: Sequence[Job], launcher: Launcher, note: Note) -> Costs:

@@ -76,7 +76,7 @@ def _of_script(asked: Race) -> tuple[Race, tuple[str, ...]]:
 
 def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:
     """Every strategy that may be meant, those of the usual engine first."""
-    usual = environments.default_engine()
+    usual = environments.default_engine(str(asked.job.get("model") or ""))
     chosen = asked.job.get("engine") or asked.engine
     if chosen is None and is_own(str(asked.job.get("model", ""))):
         chosen = usual  # a model of one's own is written for one framework

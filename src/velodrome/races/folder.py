@@ -23,6 +23,7 @@ from velodrome.errors import BadRequest, FolderGone
 from velodrome.job import names as published
 from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
+from velodrome.job.result import Result
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
 from velodrome.run.yaml_files import LARGEST
@@ -159,10 +160,10 @@ class RaceFolder:
         if self._place is not None and not os.path.lexists(self.path / "race.yaml"):
             raise FolderGone(f"race {self.path.name!r}", self.path / "race.yaml", "file")
 
-    def finished(self) -> dict[str, dict[str, Any]]:
+    def finished(self) -> dict[str, Result]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
-        return {name: found for name, found in results.items() if found is not None and found["status"] == "finished"}
+        return {name: found for name, found in results.items() if found is not None and found.status == "finished"}
 
     def run(self, name: str) -> RunFolder:
         """The run of that name, if there is one."""
@@ -193,7 +194,7 @@ class RaceFolder:
         for name in {path.name.partition(ASIDE)[0] for path in self.path.glob(f"*{ASIDE}*")} - finished.keys():
             last = self.attempts(name)[-1:]
             result = last[0].result() if last else None
-            if result is not None and result["status"] == "finished":
+            if result is not None and result.status == "finished":
                 self.swap(name)
 
     def _exists(self, name: str) -> bool:
@@ -213,7 +214,7 @@ def _engine_of(race: Race) -> str | None:
     entries = race.vary.get("entry", ())
     if "engine" in race.job or "engine" in race.vary or (entries and all("engine" in entry for entry in entries)):
         return None
-    engine = environments.default_engine()
+    engine = environments.default_engine(*(str(race.job.get(name) or "") for name in ("model", "script")))
     return None if engine == DEFAULT_ENGINE else engine
 
 

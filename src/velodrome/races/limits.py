@@ -6,20 +6,18 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from velodrome.events.endings import BEATEN
 from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
+from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.budget import REPEATED_SHARE
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure
 from velodrome.tasks.registry import task_of
-
-Result = Mapping[str, Any]
 
 
 class Budget:
@@ -63,7 +61,7 @@ class Budget:
     def expected(self, entry: Entry, results: Mapping[str, Result]) -> float:
         """How long a job will take: as its configuration did so far, or as was estimated."""
         ran = [elapsed(result) for other in self._of[entry.configuration]
-               if (result := results.get(other.name)) is not None and result["status"] == "finished"]
+               if (result := results.get(other.name)) is not None and result.status == "finished"]
         return median(ran) if ran else self._expected.get(entry.name, 0.0)
 
     def fits(self, entry: Entry, results: Mapping[str, Result]) -> bool:
@@ -82,12 +80,12 @@ class Budget:
     def _repeated(self) -> float:
         """What disturbed runs took that were repeated: of each, the attempt that counts less is archived."""
         archived = (run.result() for run in self._folder.store.runs() if ASIDE in run.name)
-        return sum(elapsed(result) for result in archived if result is not None and result["status"] == "finished")
+        return sum(elapsed(result) for result in archived if result is not None and result.status == "finished")
 
 
 def elapsed(result: Result) -> float:
     """Seconds between the start and the end of a run."""
-    return max(0.0, (result.get("ended") or 0.0) - (result.get("started") or 0.0))
+    return max(0.0, result.ended - result.started)
 
 
 class EarlyEnd:

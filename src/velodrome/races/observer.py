@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from velodrome.events.models import Event
 from velodrome.job.race import Entry
+from velodrome.job.result import Result
 from velodrome.run.execute import JobFailed
 
 if TYPE_CHECKING:
-    from velodrome.judge.progress import Dropped, Ending
+    from velodrome.judge.budget import Ending
+    from velodrome.judge.judge import Dropped
     from velodrome.races.check import CheckedRace
     from velodrome.races.plan import PlannedRace
-
-Result = dict[str, Any]
 
 
 class RaceObserver:

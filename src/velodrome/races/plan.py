@@ -30,6 +30,11 @@ from velodrome.races.limits import Budget
 from velodrome.races.observer import SILENT, RaceObserver
 from velodrome.races.request import RaceRequest
 
+#: A race that takes longer is worth a word on how to ask for less.
+_LONG_WAIT = 900.0
+#: Numbers of steps after which the rate is known well enough, the best first.
+_FEWER_STEPS = (300, 100, 40)
+
 
 @dataclass(frozen=True)
 class PlannedRace:
@@ -166,7 +171,7 @@ def plan_entries(
     here = [entry for entry in entries if cluster.kind_of(entry.job).here]
     warning = crowded(entry.job for entry in here if entry.name not in stored)
     planned = PlannedRace(folder, race, tuple(entries), seconds, stored, estimates, may_grow,
-                          notes=(warning,) if warning else ())
+                          notes=tuple(note for note in (warning, _shorter(race, jobs, estimates, costs)) if note))
     if race.budget is None or len(here) < len(entries) or not entries:
         return planned
     if planned.unknown_scripts:
@@ -179,6 +184,27 @@ def plan_entries(
         {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs},
     ), budget.left, min(FIRST_LOOK, race.most))
     return replace(planned, affordable=found, notes=(*planned.notes, *_of_budget(planned, found, budget)))
+
+
+def _shorter(
+    race: Race, jobs: Mapping[str, Job], estimates: Mapping[str, Estimate], costs: Costs
+) -> str:
+    """How to learn which one is fastest without whole trainings, of a race that is too long for its budget or for a
+    short wait; empty if it is not, or if it is about more than speed."""
+    least = 0.9 * (race.budget or _LONG_WAIT)
+    if len(jobs) < 2 or race.objective == "accuracy" or any(
+            job.script is not None or job.target or job.steps or not estimates[key].measured
+            for key, job in jobs.items()):
+        return ""
+    if FIRST_LOOK * sum(one.seconds for one in estimates.values()) <= least:
+        return ""
+    for steps in _FEWER_STEPS:
+        short = [job.model_copy(update={"steps": steps}) for job in jobs.values()]
+        seconds = FIRST_LOOK * sum(costs.of(job).seconds for job in short)
+        if seconds <= least:
+            return (f"which one is fastest shows sooner: with --steps {steps} --objective throughput, {FIRST_LOOK} "
+                    f"repetitions of all {len(jobs)} configurations take about {duration(seconds)}")
+    return ""
 
 
 def _once(race: Race) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.judge.configuration import Configuration
 from velodrome.machine import describe_machine
 from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
@@ -18,10 +19,10 @@ from velodrome.run.trained import examples_trained
 
 #: Runs of a folder that are looked at for similar ones, the newest first, and how many of those are read.
 _MOST_LOOKED_AT, _MOST_READ = 3000, 60
-_ALIKE = ("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
+_alike = attrgetter("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Result:
     """A run's result with its job and the examples it trained on; `VelodromeError` if either of the first is not whole.
 
     Its message continues a sentence that starts with the run's name.
@@ -31,13 +32,13 @@ def read(path: Path) -> dict[str, Any]:
     if result is None:
         raise VelodromeError(problem or "it has no result yet")
     try:
-        job = folder.job().model_dump()
+        job = folder.job()
     except VelodromeError:
         raise VelodromeError("its job.yaml cannot be read") from None
-    return {**result, "run": path.name, "job": job, "examples_trained": examples_trained(path)}
+    return result.with_job(job, run=path.name, examples_trained=examples_trained(path))
 
 
-def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[dict[str, Any]]:
+def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> list[Result]:
     """The run itself first, then the others of its configuration in the same folder.
 
     `skipped` is called with name and reason of runs that cannot be read.
@@ -47,7 +48,7 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
         raise BadRequest(f"{name!r} is a race: name one of its runs, which `velodrome runs show {name}` lists")
     try:
         mine = read(found.path)
-        if mine["status"] != "finished":
+        if mine.status != "finished":
             raise VelodromeError(f"it is {mine['status']}")
     except VelodromeError as error:
         raise BadRequest(
@@ -62,7 +63,7 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
         if problem is not None:
             skipped(beside.name, problem)
         # Comparing a few fields first avoids reading the jobs and events of thousands of other runs.
-        if summary is None or summary["status"] != "finished" or any(summary.get(f) != mine.get(f) for f in _ALIKE):
+        if summary is None or summary.status != "finished" or _alike(summary) != _alike(mine):
             continue
         try:
             result = read(beside.path)
@@ -87,25 +88,25 @@ def some_repeat(runs: Path, names: Sequence[str]) -> bool:
     return False
 
 
-def similar(race: Store, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, dict[str, Any]]]:
+def similar(race: Store, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, Result]]:
     """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first: of
     a race, and of everything else in the folder that it lies in.
 
     Of a folder with very many runs only the newest are found; those that cannot be read are skipped.
     """
     wanted = {(job.engine, job.model, job.dataset) for job in jobs}
-    machine, found = describe_machine(), list[tuple[Job, dict[str, Any]]]()
+    machine, found = describe_machine(), list[tuple[Job, Result]]()
     for looked, path in enumerate(_newest(race.path.parent)):
         if looked >= _MOST_LOOKED_AT or len(found) >= _MOST_READ:
             break
         folder = race.at(path) if path.parent == race.path else RunFolder(path)
         result = folder.result()
-        if result is None or result["status"] != "finished" or result.get("launcher", "local") != launcher:
+        if result is None or result.status != "finished" or (result.launcher or "local") != launcher:
             continue
-        if tuple(result.get(name) for name in ("engine", "model", "dataset")) not in wanted:
+        if (result.engine, result.model, result.dataset) not in wanted:
             continue
-        here = result.get("machine") or {}
-        if any(here.get(name) != machine.get(name) for name in ("processor", "cores")):
+        here = result.machine
+        if here is None or (here.processor, here.cores) != (machine["processor"], machine["cores"]):
             continue
         with suppress(VelodromeError):
             found.append((folder.job(), result))

@@ -7,16 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan
 from velodrome.clusters.registry import Cluster
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
-from velodrome.events.endings import ended_early
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
+from velodrome.job.result import Result
 from velodrome.judge.conditions import background_load, change_note, is_loaded
 from velodrome.races.calibration import Calibration
 from velodrome.races.folder import RaceFolder
@@ -27,7 +26,6 @@ from velodrome.run.execute import JobFailed, execute
 from velodrome.run.outcome import Failure, make_result
 from velodrome.run.store import Store
 
-Result = dict[str, Any]
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
 
@@ -60,7 +58,7 @@ class RaceRuns:
 
     def is_finished(self, entry: Entry) -> bool:
         result = self.results.get(entry.name)
-        return result is not None and result["status"] == "finished"
+        return result is not None and result.status == "finished"
 
     def run_block(
         self, entries: Sequence[Entry], *, retry: bool = False, fits: Callable[[Entry], bool] = lambda entry: True,
@@ -76,7 +74,7 @@ class RaceRuns:
         missing = [entry for entry in entries if not self.is_finished(entry) and entry.name not in self.seconds]
         ran = self._start_all(missing, fits)
         for entry in ran if retry else ():
-            if not self.is_finished(entry) and not ended_early(self.results[entry.name]):
+            if not self.is_finished(entry) and not self.results[entry.name].ended_early:
                 self._start(entry, fits)
         for entry in ran:
             if self.is_finished(entry) and is_loaded(self.results[entry.name]):
@@ -149,8 +147,8 @@ class RaceRuns:
             self.seconds[entry.name] = time.monotonic() - began
             self.results[entry.name] = result
             observer.end(entry, result, failure)
-            if ended_early(result):
-                observer.note(f"{entry.name} was {result['error']['message']}")
+            if result.ended_early and result.error is not None:
+                observer.note(f"{entry.name} was {result.error.message}")
 
     def _notice_change(self, entry: Entry, event: DataEvent) -> None:
         """Say at once if the data are not those of earlier runs."""
@@ -180,11 +178,11 @@ class RaceRuns:
                 self._folder.bring_back_finished()
             raise
         after = self.results[entry.name]
-        if after["status"] == "finished" and not is_loaded(after):
+        if after.status == "finished" and not is_loaded(after):
             self._vain = 0
             return
         self._vain += 1
-        if after["status"] != "finished" or _share(after) >= _share(before):
+        if after.status != "finished" or _share(after) >= _share(before):
             self._folder.swap(entry.name)
             self.results[entry.name] = before
         if self._vain == _VAIN_REPEATS:

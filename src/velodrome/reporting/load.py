@@ -5,7 +5,7 @@ A run that cannot be read becomes a failure, never a crash.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,18 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
 from velodrome.job.race import Race
+from velodrome.job.result import Result
 from velodrome.judge.advice import Commands
 from velodrome.judge.budget import cut_short
-from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
+from velodrome.judge.compare import has_crashed, is_whole
 from velodrome.judge.conditions import labelled
 from velodrome.judge.configuration import Configuration
-from velodrome.judge.question import OBJECTIVES, Price, Tolerances, objective_of, parse_tolerances, target_of
-from velodrome.judge.recommend import recommend
-from velodrome.judge.verdict import Recommendation
+from velodrome.judge.criteria import Criteria, Price, criteria_of
+from velodrome.judge.judge import Failure, Judgement, judge
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, reason_of
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import parse_yaml
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run without a result, and the reason."""
-
-    run: str
-    status: str
-    message: str
-    #: What it should have trained on what, as `Configuration.task`; None if its job cannot be read.
-    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +41,7 @@ class RaceRecord:
     race: Race
     #: Of every readable run, with its `job` and `examples_trained`; unfinished ones have status `running`. Those of
     #: configurations that the budget left out are missing.
-    results: tuple[Mapping[str, Any], ...]
+    results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     #: Names of runs that have not begun.
     missing: tuple[str, ...]
@@ -64,51 +53,19 @@ class RaceRecord:
     @property
     def target(self) -> str | None:
         """The target that the runs had, if they had one and the same."""
-        targets = {result.get("target") or (result.get("job") or {}).get("target") for result in self.results}
+        targets = {result.target for result in self.results}
         return targets.pop() if len(targets) == 1 else None
 
-    def crashed_among(self, rows: Sequence[Row]) -> dict[str, int]:
-        """How often each configuration of the rows' tasks crashed of which no run finished, by name."""
-        tasks = {row.configuration.task for row in rows}
-        return crashed_always(
-            result for result in self.results if not rows or Configuration.of(result).task in tasks
-        )
+    def criteria(
+        self, objective: str | None = None, target: str | None = None, price: Price = Price(),  # noqa: B008 - frozen
+        tolerance: str | float | None = None, accuracy_margin: str | float | None = None,
+    ) -> Criteria:
+        """What it is judged by: as requested, else as the race says."""
+        return criteria_of(self.race, [self.target], objective, target, price, tolerance, accuracy_margin)
 
-    def objective_for(self, objective: str | None, target: str | None) -> str:
-        """What it is judged by: as requested, else as the race says, else by its target or throughput."""
-        own = self.race.objective if target is None else None
-        return objective_of(objective or (own if own in OBJECTIVES else None), target, self.target)
-
-    def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Tolerances:
-        """Margins as requested, else as the race says."""
-        return parse_tolerances(
-            self.race.tolerance if tolerance is None else tolerance,
-            self.race.accuracy_margin if accuracy is None else accuracy,
-        )
-
-    def commands(self, rows: Sequence[Row]) -> Commands:
-        """Commands on this race, of which these are all rows."""
-        return Commands(self.path, self.race.budget, sum(row.mean("total_seconds") or 0.0 for row in rows))
-
-    def answers(
-        self, rows: Sequence[Row], objective: str | None = None, target: str | None = None,
-        price: Price | None = None, margins: Tolerances | None = None,
-    ) -> dict[str, Recommendation]:
-        """The recommendation for each task of the rows, by its name; by default as the race says."""
-        chosen = self.objective_for(objective, target)
-        return {
-            task: recommend(members, chosen, target_of(chosen, target, self.target), price, self.failed_among(members),
-                            margins or self.margins_for(), self.crashed_among(members), self.commands(rows))
-            for task, members in tasks_of(rows).items()
-        }
-
-    def failed_among(self, rows: Sequence[Row]) -> int:
-        """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""
-        tasks = {row.configuration.task for row in rows}
-        known = {Configuration.of(result).task for result in self.results}
-        return sum(
-            not rows or failure.task in tasks or (failure.task is None and known <= tasks) for failure in self.failures
-        )
+    def judged(self, criteria: Criteria | None = None) -> Judgement:
+        """What its results show, by default by the race's own criteria."""
+        return judge(self.results, criteria or self.criteria(), self.failures, Commands(self.path, self.race.budget))
 
 
 def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
@@ -126,7 +83,9 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
             f"race {path.name!r}: {path / 'race.yaml'} is not a race file: {reason_of(error)}; restore it or run the "
             "race again"
         ) from None
-    results, failures, aside = [], [], 0
+    results: list[Result] = []
+    failures: list[Failure] = []
+    aside = 0
     repeated: list[str] = []
     names = set()
     for folder in (*store.runs(), *_without_job(path)):
@@ -141,21 +100,22 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
             continue
         names.add(folder.name)
         try:
-            job = _job(folder)
+            job, fields = _job(folder)
         except _UnreadableError as error:
             failures.append(Failure(folder.name, "unreadable", str(error)))
             continue
         try:
-            result = _result(folder, job)
+            result = _result(folder, job, fields)
         except _UnreadableError as error:
-            failures.append(Failure(folder.name, "unreadable", str(error), Configuration.of({"job": job}).task))
+            task = Configuration.of({"job": fields}).task
+            failures.append(Failure(folder.name, "unreadable", str(error), task))
             continue
         results.append(result)
-        if not is_whole(result) and result["status"] != "running":
+        if not is_whole(result) and result.status != "running":
             failures.append(_failure(result))
     cut = _left_out(race, names)
-    results = [dict(result) for result in labelled(results) if result["run"] not in cut]
-    tasks = {result["run"]: Configuration.of(result).task for result in results}
+    results = [result for result in labelled(results) if result.run not in cut]
+    tasks = {result.run: Configuration.of(result).task for result in results}
     failures = [replace(failure, task=tasks.get(failure.run, failure.task)) for failure in failures]
     # A folder may be given as `.` or through a link: its name is that of the resolved path.
     return RaceRecord(
@@ -178,66 +138,59 @@ def _no_race(runs: Path, name: str) -> str:
     return f"no race {name!r} in {str(runs)!r}{known}: choose the folder with --runs"
 
 
-def _mapping(text: str) -> dict[str, Any] | None:
-    try:
-        content = parse_yaml(text)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
 class _UnreadableError(Exception):
     """A run cannot be read, and the reason."""
 
 
-def _job(folder: RunFolder) -> dict[str, Any]:
-    """The fields of job.yaml, validated; fields of other versions are kept and not checked."""
+def _job(folder: RunFolder) -> tuple[Job, dict[str, Any]]:
+    """The job of a run, and the fields that its file has: those of other versions are kept and not checked."""
     try:
-        job = _mapping(folder.read_text("job.yaml", errors="replace"))
+        fields = parse_yaml(folder.read_text("job.yaml", errors="replace"))
     except OSError as error:
         raise _UnreadableError(f"its job.yaml cannot be read: {error.strerror}") from error
-    if not job or not all(isinstance(name, str) for name in job):
+    except ValueError:
+        fields = None
+    if not fields or not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
         raise _UnreadableError("its job.yaml is not whole")
     try:
-        whole = Job.model_validate({name: value for name, value in job.items() if name in job_fields()})
+        job = Job.model_validate({name: value for name, value in fields.items() if name in job_fields()})
     except ValidationError as error:
         raise _UnreadableError(f"its job.yaml has {reason_of(error)}") from error
-    if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in job]:
+    if missing := [name for name in ("engine", "strategy", "workers", "batch_size") if name not in fields]:
         raise _UnreadableError(f"its job.yaml has no {missing[0]!r}")
     # A text such as '2' is a number to a job, and must be one for the analysis.
-    return {**job, **whole.model_dump(include=job.keys() & job_fields().keys())}
+    return job, {**fields, **job.model_dump(include=fields.keys() & job_fields().keys())}
 
 
-def _result(folder: RunFolder, job: dict[str, Any]) -> dict[str, Any]:
+def _result(folder: RunFolder, job: Job, fields: dict[str, Any]) -> Result:
     """The result with its job; for a run without one, what is known of it."""
     result, problem = folder.read()
     if problem is not None:
         raise _UnreadableError(problem)
     if result is None:
-        return {**job, "run": folder.name, "status": folder.status(), "job": job}
+        return Result.unfinished(folder.name, folder.status(), job, fields, folder.path)
     # The run may have been moved: its folder is where it was found, not the recorded path.
-    return {
-        **result, "run": folder.name, "job": job, "target": job.get("target"), "folder": folder.path,
-        "examples_trained": examples_trained(folder.path),
-    }
+    return result.with_job(
+        job, fields, run=folder.name, target=job.target, examples_trained=examples_trained(folder.path)
+    )
 
 
-def _archived_crash(folder: RunFolder) -> dict[str, Any] | None:
+def _archived_crash(folder: RunFolder) -> Result | None:
     """The result of an attempt that crashed before it was run again: that counts against its configuration.
 
     An error in the user's own code does not: it is what one mends before running again.
     """
     try:
-        result = _result(folder, _job(folder))
+        result = _result(folder, *_job(folder))
     except _UnreadableError:
         return None
-    return result if has_crashed(result) and (result.get("error") or {}).get("cause") != "user" else None
+    return result if has_crashed(result) and (result.error is None or result.error.cause != "user") else None
 
 
-def _failure(result: Mapping[str, Any]) -> Failure:
-    message = (result.get("error") or {}).get("message")
-    default = "it finished without a test result" if result["status"] == "finished" else "its controller ended"
-    return Failure(result["run"], result["status"], str(message or default), Configuration.of(result).task)
+def _failure(result: Result) -> Failure:
+    message = result.error.message if result.error is not None else None
+    default = "it finished without a test result" if result.status == "finished" else "its controller ended"
+    return Failure(result.run, result.status, message or default, Configuration.of(result).task)
 
 
 def _left_out(race: Race, names: Container[str]) -> set[str]:

@@ -18,8 +18,9 @@ from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
-from velodrome.events.problems import BadResult, sentences
+from velodrome.events.problems import sentences
 from velodrome.events.result import RunResult
+from velodrome.job.result import BadResult
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run.listing import runs_of
 from velodrome.run.result_checks import contradictions
@@ -216,7 +217,7 @@ def _newer(version: int | None) -> str:
 def _check_result(path: Path, problems: list[str]) -> RunResult | None:
     """Read the result, if its fields are as documented."""
     try:
-        result = RunResult.model_validate(RunFolder(path).parse())
+        result = RunFolder(path).parse()
     except FileNotFoundError:
         return None
     except BadResult as error:

@@ -22,6 +22,7 @@ from velodrome.errors import BadRequest, RunFailed, VelodromeError
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job, default_of
 from velodrome.job.resolve import alone, batch_of_step, replicas_of
+from velodrome.job.result import Result
 from velodrome.judge.estimate import Timing
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run import trust
@@ -115,9 +116,11 @@ class _Clock:
 def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float = 60.0) -> Timing | None:
     """Train a job for about a second, and end it; None if it cannot run, or not within the limit.
 
-    Why it cannot is the business of whoever really runs it.
+    `RehearsalFailed` if the job asks for what cannot be. Why else it cannot run is the business of whoever really runs
+    it.
     """
     clock = _Clock(seconds, time.monotonic() + limit)
+    failure = None
     with suppress(VelodromeError):
         with _planned(admit(job, launcher).job, launcher) as (run, plan):
             failure = Supervisor(run, plan, launcher, clock.listen, stop=clock.stop).watch()
@@ -125,6 +128,8 @@ def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float 
         if ended and clock.startup is not None and clock.examples and clock.trained > 0:
             rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
             return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
+    if failure is not None and failure.cause == "request":
+        raise RehearsalFailed(failure)
     return None
 
 
@@ -159,14 +164,14 @@ def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) ->
     return compared(folder, task_of_result(result), result["test"], final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
 
 
-def finished_result(folder: RunFolder, purpose: str) -> dict[str, Any]:
+def finished_result(folder: RunFolder, purpose: str) -> Result:
     """The result of a run that has a model; `purpose` is what is done with it."""
     result, problem = folder.read()
     if problem is not None:
         raise BadRequest(f"run {folder.name!r} cannot be read: {problem}")
-    if result is None or result["status"] != "finished":
+    if result is None or result.status != "finished":
         raise BadRequest(f"run {folder.name!r} is {folder.status()}: only a finished run has a model to {purpose}")
-    if not result.get("test"):
+    if result.test is None:
         raise BadRequest(f"run {folder.name!r} has no test result: there is nothing to {purpose}")
     return result
 

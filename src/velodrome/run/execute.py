@@ -23,9 +23,10 @@ from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
+from velodrome.job.result import Result, Status
 from velodrome.run import trust
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import OpenRun, RunFolder, Status, Store
+from velodrome.run.store import OpenRun, RunFolder, Store
 from velodrome.run.supervisor import EventKey, Listener, Stop, Supervisor, event_key, never
 from velodrome.run.tensorboard import Scalars, write_session
 from velodrome.tasks.registry import task_of
@@ -41,7 +42,7 @@ OnStart = Callable[[Plan, OpenRun], None]
 class JobFailed(RunFailed):
     """A run ended early; `result` is what its folder holds."""
 
-    def __init__(self, failure: Failure, result: dict[str, Any]) -> None:
+    def __init__(self, failure: Failure, result: Result) -> None:
         super().__init__(failure.message)
         self.failure, self.result = failure, result
         self.exit_code = 2 if failure.cause == "request" else 1
@@ -61,7 +62,7 @@ def execute(
     progress: Progress | None = None,
     on_start: OnStart | None = None,
     stop: Stop = never,
-) -> dict[str, Any]:
+) -> Result:
     """Train a job in a new run, by default on this machine; its result, or `JobFailed`.
 
     `stop` may end it; the result then has the status `interrupted`, and the reason.
@@ -87,7 +88,7 @@ def resume(
     launcher: Launcher | None = None,
     listener: Listener = silent,
     on_start: OnStart | None = None,
-) -> dict[str, Any]:
+) -> Result:
     """Continue a run that did not finish, from its newest checkpoint."""
     if launcher is None:
         with open_launcher() as launcher:
@@ -100,7 +101,7 @@ def resume(
 
 def attach(
     name: str, *, store: Store, listener: Listener = silent, on_start: OnStart | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Supervise a run whose processes live on although their controller is gone; its result, or `JobFailed`."""
     folder = store.get(name)
     job = complete(folder.job())
@@ -135,7 +136,7 @@ class Attached:
 def _carry_out(
     run: OpenRun, admitted: Admitted, listener: Listener, on_start: OnStart | None, *, resume: bool,
     attached: Attached | None = None, stop: Stop = never,
-) -> dict[str, Any]:
+) -> Result:
     """Allocate, plan, start, supervise and collect; then write the result."""
     job, launcher = admitted.job, admitted.launcher
     started = run.now() if attached is None else attached.started
@@ -147,7 +148,7 @@ def _carry_out(
         scalars.take(event)
         listener(event)
 
-    def finish(status: Status, failure: Failure | None) -> dict[str, Any]:
+    def finish(status: Status, failure: Failure | None) -> Result:
         with deferred():
             return _finish(run, plan, launcher.name, status, started, failure)
 
@@ -227,7 +228,7 @@ def _retry(run: OpenRun, failure: Failure) -> Event:
 
 def _finish(
     run: OpenRun, plan: Plan, launcher: str, status: Status, started: float, failure: Failure | None
-) -> dict[str, Any]:
+) -> Result:
     run.release_reserve()
     if not run.is_in_place:
         raise FolderGone(f"run {run.name!r}", run.path)

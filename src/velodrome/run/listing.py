@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,14 @@ from typing import Any, Literal, get_args
 
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.endings import ended_early
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations
-from velodrome.run.store import RunFolder, Status, read_race
+from velodrome.job.result import Result, Status
+from velodrome.run.store import RunFolder, read_race
 from velodrome.tasks.registry import deciding_metrics, task_of_result
 
 #: Fields of a result at the first level that a list shows.
-_FIELDS = ("status", "task", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
-_PARTS = ("test", "seconds", "throughput")
-#: What a test has beside the metrics of a user's own task.
-_NO_METRIC = frozenset({"perplexity", "accuracy", "loss", "correct", "total", "answers", "fingerprint"})
+_FIELDS = ("task", "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "started")
 #: In the name of an attempt of a race that did not finish and was archived when the race was continued.
 ASIDE = ".attempt-"
 #: The status of a run or, the last ones, of a race of which jobs have not begun, or none has.
@@ -90,38 +86,36 @@ def _kind(path: str) -> Literal["run", "race"] | None:
 
 def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
     """A run as a list shows it; `problem` is what is wrong with its files, or None."""
-    summary, problem = RunFolder(path).read()
-    status: Any = RunFolder(path).status() if summary is None else summary["status"]
+    result, problem = RunFolder(path).read()
+    status = RunFolder(path).status() if result is None else result.status
     if problem is None and not os.path.exists(f"{path}/job.yaml"):  # noqa: PTH110 - ten thousand of them
         problem = "it has no job.yaml"
     elif problem is None and os.path.islink(f"{path}/job.yaml"):  # noqa: PTH114
         status, problem = "unreadable", "its job.yaml cannot be read: it is a link, which is not followed"
-    summary = summary or {}
-    test, seconds, pace = (summary.get(part) or {} for part in _PARTS)
+    test = result and result.test
     return {
         "run": path.name if race is None else f"{race}/{path.name}",
         "kind": "run",
         "race": race,
         "status": status,
-        **{name: summary.get(name) for name in _FIELDS[1:]},
-        **{metric.name: test.get(metric.name) for metric in deciding_metrics()},
-        **_quality(summary),
-        "examples_per_second": pace.get("examples_per_second"),
-        "seconds": seconds.get("total"),
+        **{name: getattr(result, name, None) for name in _FIELDS},
+        **{metric.name: test and test.value(metric.name) for metric in deciding_metrics()},
+        **_quality(result),
+        "examples_per_second": result and result.throughput.examples_per_second,
+        "seconds": result and result.seconds.total,
         "problem": problem,
     }
 
 
-def _quality(result: Mapping[str, Any]) -> dict[str, Any]:
+def _quality(result: Result | None) -> dict[str, Any]:
     """The metric that decides and its value on the test set; of a user's own task, the first that its test has."""
-    test = result.get("test")
-    if test is None:
+    if result is None or result.test is None:
         return {"metric": None, "value": None}
-    if is_own(result.get("task") or ""):
-        name = next((name for name in test if name not in _NO_METRIC), "loss")
+    if is_own(result.task or ""):
+        name = next(iter(result.test.model_extra or ()), "loss")
     else:
         name = task_of_result(result).metric.name
-    return {"metric": name, "value": test.get(name)}
+    return {"metric": name, "value": result.test.value(name)}
 
 
 def row_of_race(path: Path) -> dict[str, Any]:
@@ -145,7 +139,7 @@ def _status(run: RunFolder) -> str:
     """How a run of a race ended; one that the race ended itself is done."""
     if (result := run.result()) is None:
         return run.status()
-    return "finished" if ended_early(result) else str(result["status"])
+    return "finished" if result.ended_early else result.status
 
 
 def _jobs(race: Path) -> tuple[int, str | None]:

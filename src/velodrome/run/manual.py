@@ -27,9 +27,9 @@ from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
+from velodrome.job.result import Status
 from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import Status
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
@@ -133,7 +133,7 @@ def finish(part: Part, status: Status, end: Exit) -> None:
         launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
-    files.write_text(part.folder / "result.json", json.dumps(result, indent=2) + "\n")
+    files.write_text(part.folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
     _say(f"{part.process.name}: the result is in {part.folder / 'result.json'}")
 
 

@@ -13,8 +13,9 @@ from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.models import EventBase, ResultEvent
-from velodrome.events.result import DataRecord, RunResult
+from velodrome.events.result import DataRecord
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
+from velodrome.job.result import Result
 from velodrome.machine import describe_machine
 from velodrome.run.event_summary import EventSummary, NodeSamples, throughput
 from velodrome.run.script_outcome import of_script, pace_of_all
@@ -60,7 +61,7 @@ def _test(task: Task, final: ResultEvent | None) -> dict[str, Any] | None:
     return summary | {name: value for name, value in answers.items() if value is not None}
 
 
-def build_result(
+def make_result(
     plan: Plan,
     path: str,
     status: str,
@@ -70,8 +71,8 @@ def build_result(
     ended: float,
     failure: Failure | None = None,
     launcher: str = "local",
-) -> RunResult:
-    """Compute the result of a run from its events."""
+) -> Result:
+    """Compute the result of a run from its events; `path` is its folder."""
     job, strategy = plan.job, strategy_of(plan.job)
     task = task_of(job)
     nodes = {(p.role, p.rank): NodeSamples(p.role, p.rank, p.host) for p in plan.processes}
@@ -136,21 +137,4 @@ def build_result(
     if job.script is not None:
         log = Path(path) / "logs" / f"{plan.chief.file_name}.log"
         fields = of_script(job, fields, final, throughput=rate, log=log)
-    return RunResult.model_validate(fields)
-
-
-def make_result(
-    plan: Plan,
-    path: str,
-    status: str,
-    events: Iterable[EventBase],
-    *,
-    started: float,
-    ended: float,
-    failure: Failure | None = None,
-    launcher: str = "local",
-) -> dict[str, Any]:
-    """Compute the result of a run as the plain object that is stored, printed and returned."""
-    return build_result(
-        plan, path, status, events, started=started, ended=ended, failure=failure, launcher=launcher
-    ).as_json()
+    return Result.model_validate({**fields, "folder": Path(path)})

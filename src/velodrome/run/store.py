@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO
 
 import yaml
 from pydantic import ValidationError
@@ -21,15 +21,14 @@ from velodrome import files
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.lines import read_events, to_line
 from velodrome.events.models import Event, EventBase
-from velodrome.events.problems import BadResult, parse_result
+from velodrome.events.result import RunResult
 from velodrome.job.job import Job
 from velodrome.job.names import check_name
 from velodrome.job.race import Race
 from velodrome.job.read import in_words
 from velodrome.job.read import reason_of as said_of
+from velodrome.job.result import BadResult, Result, Status, parse_result
 from velodrome.run.yaml_files import LARGEST, parse_yaml
-
-Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
@@ -48,7 +47,7 @@ class RunFolder:
 
     path: Path
     #: The result that was read last, and of which version of its file.
-    _read: tuple[object, tuple[dict[str, Any] | None, str | None]] | None = field(
+    _read: tuple[object, tuple[Result | None, str | None]] | None = field(
         default=None, repr=False, compare=False
     )
 
@@ -67,7 +66,7 @@ class RunFolder:
         """The text of one of its YAML files, which is no link."""
         return files.read_text(self.path / name, LARGEST, errors=errors, inside=self.path)
 
-    def read(self) -> tuple[dict[str, Any] | None, str | None]:
+    def read(self) -> tuple[Result | None, str | None]:
         """The result of the run, all of its fields of the documented types, and else what is wrong with its file.
 
         Both are None if there is none yet. The reason continues a sentence that starts with the run's name. The file
@@ -80,7 +79,7 @@ class RunFolder:
             self._read = version, self._read_now()
         return self._read[1]
 
-    def _read_now(self) -> tuple[dict[str, Any] | None, str | None]:
+    def _read_now(self) -> tuple[Result | None, str | None]:
         try:
             return self.parse(), None
         except FileNotFoundError:
@@ -90,11 +89,12 @@ class RunFolder:
         except BadResult as error:
             return None, f"its result.json {error}"
 
-    def parse(self) -> dict[str, Any]:
+    def parse(self) -> Result:
         """The result of the run; `OSError` or `BadResult` if it cannot be read."""
-        return parse_result(files.read_bytes(f"{self.path}/result.json", LARGEST_RESULT, inside=self.path))
+        text = files.read_bytes(f"{self.path}/result.json", LARGEST_RESULT, inside=self.path)
+        return parse_result(text, self.path)
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """The result of the run; None if there is none, or none that can be read."""
         return self.read()[0]
 
@@ -102,8 +102,7 @@ class RunFolder:
         locked = self.is_locked()  # asked first: a run writes its result before it is unlocked
         result, problem = self.read()
         if result is not None:
-            status: Status = result["status"]
-            return status
+            return result.status
         return "running" if locked else "interrupted" if problem is None else "unreadable"
 
     def events(self) -> Iterator[Event]:
@@ -173,12 +172,12 @@ class OpenRun(RunFolder):
         if self._held is not None:
             self._held.remove(_RESERVE)
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: RunResult) -> None:
         """Write the result, if need be into the reserved space."""
         if not self.is_in_place:
             raise FolderGone(f"run {self.name!r}", self.path)
         self.release_reserve()
-        files.write_text(self.path / "result.json", json.dumps(result, indent=2, default=float) + "\n")
+        files.write_text(self.path / "result.json", json.dumps(result.as_json(), indent=2, default=float) + "\n")
 
     def close(self) -> None:
         self.release_reserve()

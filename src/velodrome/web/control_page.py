@@ -97,7 +97,8 @@ async def _stop(request: Request, path: Path) -> Response:
 def _elsewhere(path: Path) -> str | None:
     """The launcher of runs that did not run simply on this machine; None if all did."""
     folders = [path] if (path / "job.yaml").exists() else [one.path for one in runs_of(path)]
-    launchers = {str((RunFolder(folder).result() or {}).get("launcher") or DEFAULT) for folder in folders}
+    results = [RunFolder(folder).result() for folder in folders]
+    launchers = {result.launcher or DEFAULT for result in results if result is not None}
     return next((name for name in sorted(launchers) if name != DEFAULT), None)
 
 

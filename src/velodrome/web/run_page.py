@@ -189,10 +189,10 @@ async def show(request: Request) -> Response:
 
 def _content(found: Found) -> dict[str, Any]:
     folder = RunFolder(found.path)
-    result, problem = folder.read()
+    stored, problem = folder.read()
     if problem is not None:
         problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
-    result = result or {}
+    result = stored.as_json() if stored is not None else {}
     try:
         configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:

@@ -205,5 +205,6 @@ class ServedModels:
 
 def _test_of(path: Path) -> dict[str, Any]:
     """The metrics of the run's result that are plain numbers."""
-    test = (RunFolder(path).result() or {}).get("test") or {}
+    result = RunFolder(path).result()
+    test = result.test.as_json() if result is not None and result.test is not None else {}
     return {name: value for name, value in test.items() if isinstance(value, int | float)}

@@ -19,8 +19,10 @@ from pathlib import Path
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
+from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
 from velodrome.clusters.environments.wheel import training_side_digest
+from velodrome.clusters.environments.written_for import engine_of_model, engine_of_script
 from velodrome.errors import VelodromeError, headline
 from velodrome.files import read_json
 
@@ -80,8 +82,12 @@ def missing(engine: Engine, strategy: Strategy) -> list[str]:
         return [str(error)]
 
 
-def default_engine() -> str:
-    """The engine of jobs that name none: torch, or another one if only that is installed."""
+def default_engine(model: str | None = None, script: str | None = None) -> str:
+    """The engine of jobs that name none: that which a model or script of one's own is written for; else torch, or
+    another one if only that is installed."""
+    own = engine_of_script(script) if script else engine_of_model(model) if model and is_own(model) else None
+    if own is not None:
+        return own
     for engine in sorted(engines(), key=lambda engine: engine.name != DEFAULT_ENGINE):
         if not missing(engine, engine.strategies[0]):
             return engine.name
