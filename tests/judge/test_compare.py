@@ -15,7 +15,8 @@ from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.tables import SafeConsole
 from velodrome.job.job import Target
-from velodrome.judge.compare import Row, best_of, bests_of, compare, tasks_of
+from velodrome.judge.columns import best_of, bests_of
+from velodrome.judge.compare import Row, compare, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.judge.judge import judge
 from velodrome.judge.measures import (

@@ -22,10 +22,17 @@ from velodrome.reporting.curves import over_epochs, over_time, rest_of
 from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report
 from velodrome.reporting.figures import INK, Looks, Picture, save
 from velodrome.reporting.load import load_race
-from velodrome.reporting.page import to_html
 from velodrome.reporting.tables import results_table
-from velodrome.reporting.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
-from velodrome.reporting.write import write_report
+from velodrome.reporting.write import (
+    latex_escape,
+    markdown_escape,
+    nodes_to_csv,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    write_report,
+)
 
 EVIL = '$\\bad{$m_1:<script>alert(1)</script>&"|%$#{}\\input{x}^~`**'
 

@@ -16,42 +16,12 @@ from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.judge.blocks import error_of_look
-from velodrome.judge.compare import Row, measure_of
+from velodrome.judge.compare import Row, measure_of, metric_of, quality_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
 from velodrome.judge.criteria import OBJECTIVES, Criteria
-from velodrome.judge.measures import QUALITIES, Measure, own_qualities
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Spread
-from velodrome.tasks.base import Metric
-from velodrome.tasks.registry import task_of_result
-
-
-def qualities_of(rows: Sequence[Row]) -> list[Measure]:
-    """How good the models are, by every measure that runs report: a race may hold several tasks."""
-    own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
-    return [measure for measure in (*QUALITIES, *own.values()) if any(_decides(measure, row) for row in rows)]
-
-
-def _decides(measure: Measure, row: Row) -> bool:
-    """Whether it says how good a row's models are: a task may report others beside the metric that decides."""
-    if measure.name not in row.spreads:
-        return False
-    named = row.results[0].get("task")  # results of earlier versions do not name it
-    return not named or task_of_result(row.results[0]).metric.name == measure.name
-
-
-def quality_of(rows: Sequence[Row]) -> Measure:
-    """How good the models of one task are."""
-    found = qualities_of(rows)
-    return found[-1] if found else QUALITIES[0]
-
-
-def metric_of(rows: Sequence[Row]) -> Metric:
-    """The metric that decides among the models of one task."""
-    metric = quality_of(rows).metric
-    assert metric is not None, "every quality measures a metric"
-    return metric
 
 
 def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded:

@@ -14,12 +14,13 @@ from typing import Any
 from velodrome.errors import BadRequest
 from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.blocks import RESOLUTION, Block
+from velodrome.judge.compare import metric_of, quality_of
 from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
 from velodrome.judge.judge import Judgement
 from velodrome.judge.measures import QUALITIES, Measure, Result, measures_of
-from velodrome.judge.objective import ask, metric_of, quality_of
+from velodrome.judge.objective import ask
 from velodrome.judge.phrases import Lead, as_sentence, in_list
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import CONFIDENCE, Ratio, Spread, ratio, t_quantile
