@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.folders import walk
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations
 from velodrome.job.result import Result, Status
@@ -165,6 +166,8 @@ def remove_folder(found: Found, store: Path) -> None:
     refuse_running(found)
     aside = found.path.with_name(f".removed-{secrets.token_hex(4)}-{found.name}")
     try:
+        for _ in walk(found.path):  # what cannot be removed stays whole
+            pass
         found.path.rename(aside)
         shutil.rmtree(aside)  # removes links, not their targets
     except OSError as error:
