@@ -17,8 +17,7 @@ from velodrome.errors import VelodromeError
 from velodrome.events.result import RunResult
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.reporting.page import to_html
-from velodrome.reporting.text import nodes_to_csv, to_latex, to_markdown
+from velodrome.reporting.write import nodes_to_csv, to_html, to_latex, to_markdown
 
 #: Texts that stand where a value should be, in JSON as in YAML.
 VALUES = (

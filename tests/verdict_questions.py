@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from synthetic_races import repeated, result
-from velodrome.job.job import Target
-from velodrome.judge.compare import compare
-from velodrome.judge.recommend import recommend
+from velodrome.judge.criteria import Criteria, Price
+from velodrome.judge.judge import Failure, judge
 from velodrome.judge.verdict import Recommendation
 
 Runs = list[dict[str, Any]]
@@ -46,8 +45,13 @@ def with_right(correct: int, total: int, runs: Runs) -> Runs:
             for run in runs]
 
 
-def answer(runs: Runs, objective: str = "throughput", target: str | None = None) -> Recommendation:
-    return recommend(compare(runs, Target.parse(target) if target else None), objective, target)
+def answer(
+    runs: Runs, objective: str = "throughput", target: str | None = None, price: Price | None = None, failed: int = 0,
+) -> Recommendation:
+    """The answer for the only task of these runs; `failed` counts those that gave no result."""
+    failures = [Failure("a-run", "failed", "it broke")] * failed
+    [found] = judge(runs, Criteria(objective, target, price=price or Price()), failures).answers.values()
+    return found
 
 
 def words_that_say_nothing(text: str) -> list[str]:

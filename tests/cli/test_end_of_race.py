@@ -13,8 +13,7 @@ from velodrome.api.race import FinishedRace
 from velodrome.cli.race_output import _caveats, show_race
 from velodrome.job.quantities import seconds_of
 from velodrome.judge.advice import Commands
-from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.recommend import recommend
+from velodrome.judge.judge import judge
 
 pytestmark = pytest.mark.unit
 
@@ -32,11 +31,9 @@ def runs_of(model: str) -> list[dict[str, Any]]:
 
 
 def ended(runs: list[dict[str, Any]], reasons: tuple[str, ...] = ()) -> FinishedRace:
-    rows = compare(runs)
-    commands = Commands(Path("runs/demo"), 90.0, sum(row.mean("total_seconds") or 0.0 for row in rows))
-    answers = {task: recommend(members, commands=commands)
-               for task, members in tasks_of(rows).items()}
-    return FinishedRace(Path("runs/demo"), tuple(rows), answers, Path("runs/demo/race.png"), {}, {}, reasons)
+    judgement = judge(runs, commands=Commands(Path("runs/demo"), 90.0))
+    figure = Path("runs/demo/race.png")
+    return FinishedRace(Path("runs/demo"), judgement.rows, judgement.answers, figure, {}, {}, reasons)
 
 
 def printed(finished: FinishedRace, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -86,9 +83,9 @@ def test_a_verdict_names_the_model_once(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_next_command_has_the_time_that_its_repetitions_take(capsys: pytest.CaptureFixture[str]) -> None:
     idle = [run | {"hosts": []} for run in runs_of("dense-128")]
     [answer] = (finished := ended(idle)).answers.values()
-    assert answer.settle is not None
-    assert answer.settle.total_seconds is not None
+    assert answer.needed is not None
+    assert answer.needed.total_seconds is not None
     [line] = [line for line in printed(finished, capsys) if line.startswith("Next: ")]
     found = re.search(r"--budget (\w+)`", line)
     assert found is not None, line
-    assert 90.0 + answer.settle.total_seconds <= seconds_of(found[1]) <= 1.2 * (90.0 + answer.settle.total_seconds)
+    assert 90.0 + answer.needed.total_seconds <= seconds_of(found[1]) <= 1.2 * (90.0 + answer.needed.total_seconds)

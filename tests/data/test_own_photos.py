@@ -158,7 +158,7 @@ def test_every_usual_kind_of_pixel_becomes_bytes(tmp_path, mode, channels):
     image.save(tmp_path / "a.png")
     size = (tmp_path / "a.png").stat().st_size
     with (tmp_path / "a.png").open("rb") as stream:
-        assert pictures.look(stream, size) == pictures.Look(6, 8, channels)
+        assert pictures.read_header(stream, size) == pictures.Header(6, 8, channels)
     with (tmp_path / "a.png").open("rb") as stream:
         pixels = pictures.decode(stream, size, 6, 8, 3)
     wanted = np.where(grey >= 128, 255, 0) if mode == "1" else grey

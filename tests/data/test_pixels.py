@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue, pixels
+from velodrome.data.arrays import ChosenRows
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX
 from velodrome.data.shards.write import write_shards
 from velodrome.data.source import Description
-from velodrome.data.split import ChosenRows
 from velodrome.data.storage.store import open_store
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

@@ -12,8 +12,8 @@ import pytest
 from synthetic_races import repeated, result
 from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.compare import compare
+from velodrome.judge.criteria import Criteria, Tolerances
 from velodrome.judge.objective import ask
-from velodrome.judge.question import Tolerances
 from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.language_model import LanguageModel
 from velodrome.tasks.supervised import Classification
@@ -166,7 +166,7 @@ def test_equal_configurations_are_set_aside_in_at_most_5_of_100_races() -> None:
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 def test_speed_and_cost_are_compared_among_those_that_may_win(objective: str) -> None:
     rows = compare([*_of([0.97, 0.972, 0.971], strategy="single"), *_of([0.92, 0.921, 0.919], workers=2)])
-    question = ask(rows, objective)
+    question = ask(rows, Criteria(objective))
     assert [candidate.name for candidate in question.candidates] == ["torch/single with 1 worker"]
     assert "5.1 points lower" in question.notes[0]
-    assert len(ask(rows, objective, margins=Tolerances(accuracy=0.1)).candidates) == 2
+    assert len(ask(rows, Criteria(objective, tolerances=Tolerances(accuracy=0.1))).candidates) == 2

@@ -6,10 +6,11 @@ import pytest
 
 from synthetic_races import beside, repeated
 from velodrome.errors import BadRequest
-from velodrome.judge.compare import compare, tasks_of
+from velodrome.judge.compare import compare
+from velodrome.judge.criteria import Criteria
+from velodrome.judge.judge import judge
 from velodrome.judge.objective import ask
 from velodrome.judge.pairs import between, between_tasks
-from velodrome.judge.question import Question
 from verdict_questions import Runs
 
 pytestmark = pytest.mark.unit
@@ -30,7 +31,7 @@ def sizes(*, load: float = 0.0, one: list[float] = [100, 101, 99]) -> Runs:  # n
      "the range is too wide to tell, over one pair of configurations, in 3 repetitions."),
 ])
 def test_a_pair_is_answered_with_its_range_or_why_there_is_none(runs: Runs, verdict: str, why: str) -> None:
-    found = between(ask(compare(runs), "throughput"), ("workers=1", "workers=4"))
+    found = between(ask(compare(runs), Criteria()), ("workers=1", "workers=4"))
     assert (found.verdict, found.why) == (verdict, why)
 
 
@@ -42,15 +43,11 @@ TWO_MODELS: Runs = [
 ]
 
 
-def asked(runs: Runs) -> dict[str, Question]:
-    return {task: ask(rows, "throughput", every=True) for task, rows in tasks_of(compare(runs)).items()}
-
-
 def test_a_pair_is_answered_for_the_models_that_both_trained() -> None:
-    found = between_tasks(asked(TWO_MODELS), ("parameter-server", "ddp"))
+    found = between_tasks(judge(TWO_MODELS), ("parameter-server", "ddp"))
     assert [(task, pair.verdict) for task, pair in found.items()] == [
         ("dense-128", "use ddp: it was 2.0 times as fast as parameter-server.")]
-    assert list(between_tasks(asked(TWO_MODELS), ("workers=1", "workers=4"))) == ["dense-128", "resnet20"]
+    assert list(between_tasks(judge(TWO_MODELS), ("workers=1", "workers=4"))) == ["dense-128", "resnet20"]
 
 
 @pytest.mark.parametrize(("names", "said"), [
@@ -59,31 +56,31 @@ def test_a_pair_is_answered_for_the_models_that_both_trained() -> None:
 ])
 def test_what_no_model_can_answer_is_refused(names: tuple[str, str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
-        between_tasks(asked(TWO_MODELS), names)
+        between_tasks(judge(TWO_MODELS), names)
 
 
 def test_one_worker_that_trains_as_single_counts_where_it_is_asked_for() -> None:
     runs = [*repeated([100, 101, 99], strategy="single"), *repeated([90, 91, 89], workers=1),
             *repeated([150, 151, 149], workers=2), *repeated([80, 81, 79], strategy="allreduce", workers=1),
             *repeated([120, 121, 119], strategy="allreduce", workers=2)]
-    [found] = between_tasks(asked(runs), ("ddp", "allreduce")).values()
+    [found] = between_tasks(judge(runs), ("ddp", "allreduce")).values()
     assert found.cells == 2
 
 
 def test_a_group_that_learns_less_is_compared_and_its_accuracy_named() -> None:
     runs = [*repeated([100, 101, 99], strategy="single", accuracy=0.918),
             *repeated([280, 282, 278], workers=2, accuracy=0.523)]
-    [found] = between_tasks(asked(runs), ("single", "ddp")).values()
+    [found] = between_tasks(judge(runs), ("single", "ddp")).values()
     assert found.verdict == "use ddp: it was 2.8 times as fast as single."
     assert found.caveats == ("Test accuracy 0.5230 of ddp against 0.9180 of single.",)
 
 
 def test_a_range_beside_other_programs_says_so() -> None:
-    [found] = between_tasks(asked(sizes(load=0.3)), ("workers=1", "workers=4")).values()
+    [found] = between_tasks(judge(sizes(load=0.3)), ("workers=1", "workers=4")).values()
     assert found.verdict == "use workers=4: it was 4.0 times as fast as workers=1."
     assert found.caveats == ("Other programs used 0.3 of 2 cores during 6 of 6 runs, for which the range allows.",)
 
 
 def test_an_unknown_name_is_answered_with_names_that_differ() -> None:
     with pytest.raises(BadRequest, match="for example workers=1 or workers=4"):
-        between(ask(compare(sizes()), "throughput"), ("1", "4"))
+        between(ask(compare(sizes()), Criteria()), ("1", "4"))

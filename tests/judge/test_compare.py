@@ -15,8 +15,10 @@ from synthetic_races import EXAMPLES, beside, repeated, result
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.tables import SafeConsole
 from velodrome.job.job import Target
-from velodrome.judge.compare import Row, best_of, bests_of, compare, tasks_of
+from velodrome.judge.columns import best_of, bests_of
+from velodrome.judge.compare import Row, compare, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied
+from velodrome.judge.judge import judge
 from velodrome.judge.measures import (
     instance_hours,
     instances,
@@ -25,7 +27,6 @@ from velodrome.judge.measures import (
     thesis_rate,
     time_to_target,
 )
-from velodrome.judge.recommend import recommend
 from velodrome.reporting.curves import over_epochs, over_time, over_workers, rest_of
 from velodrome.reporting.figures import MOST_WORDS, Looks, bar_words, cut, draw_race, race_figure
 
@@ -185,7 +186,8 @@ def test_the_table_marks_runs_beside_other_programs() -> None:
 
 
 def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
-    rows = compare([result("single", 1, 100.0), result("ddp", 1, 80.0), result("ddp", 2, 120.0)])
+    results = [result("single", 1, 100.0), result("ddp", 1, 80.0), result("ddp", 2, 120.0)]
+    rows = compare(results)
     text = shown(rows)
     assert "torch/single" in text
     assert "1.50" in text
@@ -193,7 +195,7 @@ def test_table_and_figure_show_every_configuration(tmp_path: Path) -> None:
     path = race_figure(rows, tmp_path / "race.png", "a race")
     assert not path.is_symlink(), "a folder that somebody sent decides about no other file"
     assert path.read_bytes()[:4] == b"\x89PNG"
-    assert recommend(rows).verdict.startswith("use ")
+    assert judge(results).answers[""].verdict.startswith("use ")
 
 
 def test_the_figure_of_a_race_has_ranges_and_its_legend_covers_no_data() -> None:

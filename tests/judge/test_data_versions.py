@@ -40,7 +40,7 @@ def test_a_race_whose_data_changed_is_judged_for_each_of_them(runs: Path, after:
     rows = compare(record.results)
     assert [len(members) for members in tasks_of(rows).values()] == [1, 1]
     assert all(row.speedup is None or row.single for row in rows), "no speedup over a baseline on other data"
-    answers = record.answers(rows)
+    answers = record.judged().answers
     assert len(answers) == 2
     note = f"The data changed during the race ({words}): runs on different data are not compared with each other."
     assert all(note in answer.caveats for answer in answers.values())
@@ -57,7 +57,7 @@ def test_the_same_data_and_those_of_earlier_versions_are_compared(runs: Path) ->
     assert list(tasks_of(rows)) == [""]
     assert all(row.speedup is not None for row in rows)
     assert data_note(record.results) == ""
-    assert not any("data changed" in caveat for answer in record.answers(rows).values() for caveat in answer.caveats)
+    assert not any("data changed" in caveat for answer in record.judged().answers.values() for caveat in answer.caveats)
 
 
 def test_a_larger_validation_share_is_no_other_data() -> None:

@@ -14,7 +14,7 @@ from velodrome.judge.compare import compare
 from velodrome.judge.configuration import Configuration, distinguishing_fields, implementation_lines, names_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.reporting.text import to_markdown
+from velodrome.reporting.write import to_markdown
 
 pytestmark = pytest.mark.unit
 

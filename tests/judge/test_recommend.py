@@ -8,20 +8,12 @@ import pytest
 
 from synthetic_races import beside, repeated, result
 from velodrome.errors import BadRequest
-from velodrome.job.job import Target
-from velodrome.judge.compare import compare
-from velodrome.judge.question import Price
-from velodrome.judge.recommend import recommend
-from velodrome.judge.verdict import Recommendation
+from velodrome.judge.criteria import Price
+from verdict_questions import answer as ask
 
 pytestmark = pytest.mark.unit
 
 SINGLE = repeated([100, 101, 99], strategy="single")
-
-
-def ask(results: list[dict[str, Any]], objective: str = "throughput", target: str | None = None,
-        price: Price | None = None, failed: int = 0) -> Recommendation:
-    return recommend(compare(results, Target.parse(target) if target else None), objective, target, price, failed)
 
 
 def test_a_clear_winner_is_named_with_its_interval_and_the_next_size_to_try() -> None:
@@ -207,7 +199,7 @@ def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
     assert answer.next == ("close other programs, then race anew: `velodrome race RACE/race.yaml --name RACE-idle "
                            "--until-sure --max-repeat 3`."), "more than three would have to be added"
     assert (answer.reliable, answer.as_json()["reliable"]) == (False, False)
-    assert answer.as_json()["doubts"] == list(answer.doubts)
+    assert answer.as_json()["doubts"] == list(answer.unreliable)
     assert answer.as_json()["caveats"] == list(answer.caveats)
     assert ask([*loaded, *repeated([190, 192, 188], workers=2)], "accuracy").reliable, "load costs time only"
     idle = ask([*SINGLE, *repeated([190, 192, 188], workers=2)])

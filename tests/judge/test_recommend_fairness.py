@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated, result
-from velodrome.job.job import Target
-from velodrome.judge.compare import compare, crashed_always
-from velodrome.judge.question import OBJECTIVES
-from velodrome.judge.recommend import recommend
+from velodrome.judge.compare import compare
+from velodrome.judge.criteria import OBJECTIVES, Criteria
+from velodrome.judge.judge import Failure, judge
 from velodrome.judge.verdict import Recommendation
 
 pytestmark = pytest.mark.unit
@@ -25,10 +24,8 @@ TWO_CRASHES = [result("ddp", 2, status="failed", seed=seed) for seed in (4, 5)]
 
 
 def judged(results: list[dict[str, Any]], objective: str = "throughput") -> Recommendation:
-    failed = sum(made["status"] != "finished" for made in results)
-    rows = compare(results, Target.parse(TARGET))
-    return recommend(rows, objective, TARGET if objective == "time-to-accuracy" else None, failed=failed,
-                     crashed=crashed_always(results))
+    failures = [Failure(made["run"], made["status"], "") for made in results if made["status"] != "finished"]
+    return judge(results, Criteria(objective, race_target=TARGET), failures).answers[""]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -125,5 +122,5 @@ def test_no_configuration_is_advised_to_race_itself() -> None:
             assert answer.rival is None
             assert ("single run" in answer.next) == ("/single" not in str(answer.best))
         assert said is None or said[1] != said[2], "a doubtful lead over itself"
-        if answer.settle is not None:
-            assert len(answer.settle.seconds) >= 2
+        if answer.needed is not None:
+            assert len(answer.needed.seconds) >= 2

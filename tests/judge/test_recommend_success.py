@@ -9,11 +9,11 @@ import pytest
 from synthetic_races import EXAMPLES, repeated, result
 from velodrome.job.job import Target
 from velodrome.judge.compare import compare
+from velodrome.judge.criteria import Criteria, Price
 from velodrome.judge.objective import ask
-from velodrome.judge.question import Price
-from velodrome.judge.recommend import recommend
 from velodrome.judge.verdict import Recommendation
 from velodrome.reporting.tables import pairwise_table
+from verdict_questions import answer as verdict
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ SINGLE = repeated([100 * part for part in NOISE], strategy="single")
 
 def judged(results: list[dict[str, Any]], objective: str = "time-to-accuracy", target: str | None = GOAL,
            **more: Any) -> Recommendation:
-    return recommend(compare(results, Target.parse(target) if target else None), objective, target, **more)
+    return verdict(results, objective, target, **more)
 
 
 def test_one_unlucky_run_of_five_does_not_exclude_the_fastest_and_is_mentioned() -> None:
@@ -60,7 +60,7 @@ def test_the_only_one_that_reached_the_target_is_not_advised_to_race_those_that_
 
 def test_the_pairwise_table_shows_how_often_the_target_was_reached() -> None:
     fast = repeated([800 * part for part in NOISE], [0.95, 0.95, 0.90, 0.95, 0.95], workers=2)
-    question = ask(compare([*SINGLE, *fast], Target.parse(GOAL)), "time-to-accuracy", GOAL)
+    question = ask(compare([*SINGLE, *fast], Target.parse(GOAL)), Criteria("time-to-accuracy", GOAL))
     table = pairwise_table(question, "torch/single with 1 worker")
     assert table is not None
     assert (table.rows[0][1].text, table.rows[0][1].detail) == (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated
-from velodrome.judge.caveats import straggler_note, stragglers
 from velodrome.judge.compare import compare
-from velodrome.judge.recommend import recommend
+from velodrome.judge.plausibility import straggler_note, stragglers
+from verdict_questions import answer as verdict
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def test_a_run_far_from_the_others_is_named_with_its_factor() -> None:
 
 def test_one_straggler_takes_no_win_away() -> None:
     slow = [*DDP[:3], DDP[3] / 3, *DDP[4:]]
-    answer = recommend(compare([*repeated(SINGLE, strategy="single"), *repeated(slow, workers=2)]))
+    answer = verdict([*repeated(SINGLE, strategy="single"), *repeated(slow, workers=2)])
     assert answer.best == "torch/ddp with 2 workers"
 
 

@@ -13,6 +13,7 @@ from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import Pace, Warmup
 from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row, compare
+from velodrome.judge.criteria import Criteria
 from velodrome.judge.objective import ask
 from velodrome.run.script_outcome import pace_of_all
 
@@ -30,7 +31,7 @@ def of_script(workers: int, total: float, *, seed: int = 1, rate: float | None =
 def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_it() -> None:
     sizes = ((1, 40), (2, 25))
     rows = compare([of_script(workers, total, seed=seed) for seed in (1, 2, 3) for workers, total in sizes])
-    question = ask(rows, "throughput")
+    question = ask(rows, Criteria())
     assert question.better == "less"
     assert [candidate.value for candidate in question.candidates] == pytest.approx([40, 25])
     assert "no run reported examples" in " ".join(question.notes)
@@ -42,7 +43,7 @@ def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_i
 
 def test_where_some_report_examples_throughput_decides_and_the_others_are_named() -> None:
     rows = compare([of_script(1, 40, rate=900.0), of_script(2, 25)])
-    question = ask(rows, "throughput")
+    question = ask(rows, Criteria())
     assert [candidate.value for candidate in question.candidates] == pytest.approx([900.0])
     assert unreported_note(rows) == \
         ("not reported by the script: examples by torch/script with 2 workers (throughput is unknown, and so is "

@@ -17,9 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from synthetic_races import beside, repeated, result
-from velodrome.judge.compare import compare
-from velodrome.judge.question import Price
-from velodrome.judge.recommend import recommend
+from velodrome.judge.criteria import Price
 from velodrome.judge.verdict import Recommendation
 from verdict_questions import answer, ddp, script, single, with_right, words_that_say_nothing
 
@@ -339,7 +337,7 @@ def test_runs_of_a_script_that_report_different_figures_count_each() -> None:
 
 
 def test_a_small_price_has_no_exponent() -> None:
-    found = recommend(compare([*single(100, 101, 99), *ddp(50, 51, 49)]), "cost", price=Price(0.001))
+    found = answer([*single(100, 101, 99), *ddp(50, 51, 49)], "cost", price=Price(0.001))
     assert "0.00001406 against" in found.why
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.judge.caveats import drift_note
+from velodrome.judge.plausibility import drift_note
 from velodrome.races import calibration
 from velodrome.races.calibration import FILE, RUNS_BETWEEN, Calibration, measured_rate, rates
 

@@ -20,13 +20,14 @@ from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race
 from velodrome.job.result import Result
 from velodrome.judge.attempts import limits
+from velodrome.judge.budget import Ending
 from velodrome.judge.compare import compare
-from velodrome.judge.progress import Ending
+from velodrome.judge.criteria import criteria_of
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.observer import SILENT
 from velodrome.races.runs import RaceRuns
-from velodrome.races.until_sure import UntilSure, criteria_of
+from velodrome.races.until_sure import UntilSure
 from velodrome.run.supervisor import Stop, never
 
 pytestmark = pytest.mark.unit

@@ -20,14 +20,16 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.job.result import Result
+from velodrome.judge.budget import Ending
+from velodrome.judge.criteria import Criteria, criteria_of
+from velodrome.judge.judge import Dropped, judge
 from velodrome.judge.phrases import as_option
-from velodrome.judge.progress import Criteria, Dropped, Ending, standings
 from velodrome.races import limits
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.observer import SILENT, RaceObserver
 from velodrome.races.runs import RaceRuns
-from velodrome.races.until_sure import UntilSure, criteria_of
+from velodrome.races.until_sure import UntilSure
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.run.execute import JobFailed
@@ -347,11 +349,12 @@ def test_a_stored_race_is_judged_by_what_it_was_asked_for(runs: Path, machine: M
     machine.speed = lambda job: 2000.0 if job.strategy != "single" else 100.0
     run(runs, asked(tolerance="20%", objective="throughput"))
     record = load_race(runs, "first")
-    assert record.objective_for(None, None) == "throughput"
-    assert record.objective_for("accuracy", None) == "accuracy"
-    assert record.objective_for(None, "accuracy>=0.9") == "time-to-accuracy"
-    assert (record.margins_for().tolerance, record.margins_for("3%").tolerance) == (0.2, 0.03)
-    assert make_report(record, margins=record.margins_for()).answers[0].recommendation.decision == "level"
+    assert record.criteria().chosen == "throughput"
+    assert record.criteria("accuracy").chosen == "accuracy"
+    assert record.criteria(None, "accuracy>=0.9").chosen == "time-to-accuracy"
+    own, requested = record.criteria().tolerances, record.criteria(tolerance="3%").tolerances
+    assert (own.tolerance, requested.tolerance) == (0.2, 0.03)
+    assert make_report(record).answers[0].recommendation.decision == "level"
 
 
 def test_what_never_ran_within_the_budget_is_named(runs: Path, machine: Machine) -> None:
@@ -478,7 +481,7 @@ def test_missing_the_target_drops_a_configuration_only_after_enough_runs_and_the
 ) -> None:
     """With half of the time per run, four misses may be bad luck; after six it cannot be the faster way any more."""
     results = [*to_target("single", 0.95, repeats), *to_target("ddp", 0.5, repeats)]
-    [task] = standings(results, Criteria(target="accuracy>=0.9", grace=grace))
+    [task] = judge(results, Criteria(target="accuracy>=0.9", grace=grace)).tasks
     assert [drop.name for drop in task.dropped] == (["torch/ddp with 2 workers"] if out else [])
     assert task.decided == out
     if out:
@@ -487,7 +490,7 @@ def test_missing_the_target_drops_a_configuration_only_after_enough_runs_and_the
 
 def test_a_race_in_which_nothing_reaches_the_target_ends() -> None:
     results = [*to_target("single", 0.5, 3), *to_target("ddp", 0.5, 3)]
-    [task] = standings(results, Criteria(target="accuracy>=0.9"))
+    [task] = judge(results, Criteria(target="accuracy>=0.9")).tasks
     assert (task.hopeless, task.decided, task.outcome) == (True, True, "open")
 
 
@@ -495,7 +498,7 @@ def test_one_that_is_dropped_for_its_accuracy_is_dropped_with_the_numbers() -> N
     results = [result(strategy, 2, rate * (1 + 0.01 * (seed % 3)), accuracy, seed=seed)
                for strategy, rate, accuracy in (("allreduce", 1000.0, 0.95), ("ddp", 2000.0, 0.9))
                for seed in range(1, 5)]
-    [task] = standings(results, Criteria())
+    [task] = judge(results).tasks
     assert [drop.name for drop in task.dropped] == ["torch/ddp with 2 workers"]
     assert str(task.dropped[0]).startswith(
         "out after 4 repetitions: torch/ddp with 2 workers, accuracy 5.0 points lower than torch/allreduce with 2 "

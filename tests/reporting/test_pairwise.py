@@ -8,6 +8,7 @@ import pytest
 
 from synthetic_races import repeated
 from velodrome.judge.compare import compare
+from velodrome.judge.criteria import Criteria
 from velodrome.judge.objective import ask
 from velodrome.reporting.tables import pairwise_table
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 def findings(results: list[dict[str, Any]], objective: str, best: str) -> list[list[str]]:
-    table = pairwise_table(ask(compare(results), objective), best)
+    table = pairwise_table(ask(compare(results), Criteria(objective)), best)
     assert table is not None
     return [[cell.text for cell in row[2:]] for row in table.rows]
 

@@ -12,6 +12,7 @@ from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, resul
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import parse_stored, to_event
 from velodrome.judge.compare import compare
+from velodrome.judge.judge import judge
 from velodrome.reporting.load import load_race
 from velodrome.reporting.series import Span, merged, run_series, totals
 
@@ -162,10 +163,9 @@ def test_failures_are_those_of_the_task(runs: Path) -> None:
         {**result(dataset="mnist"), **error},
     ])
     record = load_race(runs, "made")
-    rows = compare(record.results)
-    counts = {row.configuration.fields["dataset"]: record.failed_among([row]) for row in rows}
-    assert counts == {"digits": 1, "kmnist": 2}
-    assert record.failed_among([]) == 4
+    rows = record.judged().rows
+    assert {task.task: task.failed for task in record.judged().tasks} == {"digits": 1, "kmnist": 2}
+    assert [task.failed for task in judge([], failures=record.failures).by_task] == [4]
     (race.path / "torch-ddp-1w-64b-1-0" / "result.json").write_text('{"status": "finished"}')
     assert load_race(runs, "made").failures[0].task == rows[0].configuration.task
 

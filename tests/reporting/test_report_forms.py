@@ -17,14 +17,22 @@ import pytest
 from synthetic_races import Written, repeated, result, thousand_runs, write_race
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.judge.compare import compare
+from velodrome.judge.criteria import Criteria
 from velodrome.reporting.curves import over_epochs, over_time, rest_of
 from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report
 from velodrome.reporting.figures import INK, Looks, Picture, save
 from velodrome.reporting.load import load_race
-from velodrome.reporting.page import to_html
 from velodrome.reporting.tables import results_table
-from velodrome.reporting.text import latex_escape, markdown_escape, nodes_to_csv, to_csv, to_latex, to_markdown
-from velodrome.reporting.write import write_report
+from velodrome.reporting.write import (
+    latex_escape,
+    markdown_escape,
+    nodes_to_csv,
+    to_csv,
+    to_html,
+    to_latex,
+    to_markdown,
+    write_report,
+)
 
 EVIL = '$\\bad{$m_1:<script>alert(1)</script>&"|%$#{}\\input{x}^~`**'
 
@@ -254,7 +262,7 @@ def test_language_models_are_judged_by_perplexity(runs: Path) -> None:
         for one in (*repeated([100, 101], strategy="single"), *repeated([180, 181], workers=2))
     ]
     write_race(runs, made)
-    report = make_report(load_race(runs, "made"), "accuracy")
+    report = make_report(load_race(runs, "made"), Criteria("accuracy"))
     page = to_html(report, make_pictures(report))
     assert "test perplexity" in page
     assert "test accuracy" not in page
@@ -297,7 +305,7 @@ def test_the_races_own_target_is_for_the_time_to_it_and_not_for_cost(velodrome, 
     asked = velodrome("recommend", "made", "--runs", runs, "--objective", "cost", "--json").json()
     assert others["cost"].as_json() == {name: value for name, value in asked.items() if name != "race"}
     assert "cheapest way to" not in others["cost"].verdict
-    told = make_report(record, "cost", target).answers[0].recommendation
+    told = make_report(record, record.criteria("cost", target)).answers[0].recommendation
     asked = velodrome("recommend", "made", "--runs", runs, "--objective", "cost", "--target", target, "--json").json()
     assert told.as_json() == {name: value for name, value in asked.items() if name != "race"}
     assert told.why != others["cost"].why

@@ -19,8 +19,7 @@ from velodrome.errors import VelodromeError
 from velodrome.models.recipe import read_description
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.reporting.page import to_html
-from velodrome.reporting.text import to_markdown
+from velodrome.reporting.write import to_html, to_markdown
 from velodrome.worker import checkpoint
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from velodrome.clusters.registry import DEFAULT, Where, open_cluster
 from velodrome.data.fetch import using_mirror
 from velodrome.events.models import Event
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.race import OPTIONS, Entry, Race
 from velodrome.job.result import Result
-from velodrome.judge.compare import Row, compare
-from velodrome.judge.progress import Ending, Saving, saving
+from velodrome.judge.budget import Ending, Saving, saving
+from velodrome.judge.compare import Row
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.jobs import run_jobs
 from velodrome.races.observer import RaceObserver
@@ -175,9 +175,8 @@ def _finished(planned: PlannedRace, failures: Mapping[str, str], ending: Ending 
     from velodrome.reporting.load import load_race
 
     path = planned.folder.path
-    record = load_race(path.parent, path.name, planned.folder.store)
-    rows = compare(record.results, Target.parse(record.target) if record.target else None)
-    answers = record.answers(rows)
+    judgement = load_race(path.parent, path.name, planned.folder.store).judged()
+    rows = judgement.rows
     figure = race_figure(rows, path / "race.png", title_of([entry.job for entry in planned.entries])) if rows else None
     skipped, reasons = dict(planned.skipped), planned.reasons
     if ending is None and planned.race.budget is not None:
@@ -186,7 +185,7 @@ def _finished(planned: PlannedRace, failures: Mapping[str, str], ending: Ending 
         reasons += (f"{len(late)} of {len(planned.entries)} jobs, because the budget was over; a larger --budget runs "
                     f"them: {', '.join(late[:8])}{' …' if late[8:] else ''}",) if late else ()
     return FinishedRace(
-        path, tuple(rows), answers, figure, failures, skipped, reasons, ending,
+        path, rows, judgement.answers, figure, failures, skipped, reasons, ending,
         saving(rows) if ending is not None else None,
     )
 

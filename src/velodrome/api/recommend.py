@@ -8,10 +8,8 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
-from velodrome.judge.compare import compare, tasks_of
-from velodrome.judge.objective import ask
+from velodrome.judge.criteria import Price, parse_tolerances
 from velodrome.judge.pairs import between_tasks, groups_of
-from velodrome.judge.question import Price, parse_tolerances, target_of
 from velodrome.reporting.load import load_race
 from velodrome.tasks.registry import check_metric, task_of_result
 
@@ -56,18 +54,11 @@ def recommend(
     groups = groups_of(between) if between is not None else None
     parse_tolerances(tolerance, accuracy_margin)  # refused before anything is read
     record = load_race(Path(runs), race)
-    margins = record.margins_for(tolerance, accuracy_margin)
-    chosen = record.objective_for(objective, checked_target(target, record.results))
-    wanted = target_of(chosen, target, record.target)
-    rows = compare(record.results, Target.parse(wanted) if wanted else None)
     price = Price(price_per_hour, "host" if price_of == "host" else "process")
-    if groups is not None:
-        questions = {task: ask(members, chosen, wanted, price, margins, every=True)
-                     for task, members in tasks_of(rows).items() if members}
-        found = between_tasks(questions, groups)
-        return _by_task(record.name, {task: pair.as_json() for task, pair in found.items()})
-    answers = {task: answer.as_json() for task, answer in record.answers(rows, chosen, target, price, margins).items()}
-    return _by_task(record.name, answers)
+    target = checked_target(target, record.results)
+    judgement = record.judged(record.criteria(objective, target, price, tolerance, accuracy_margin))
+    answers = judgement.answers if groups is None else between_tasks(judgement, groups)
+    return _by_task(record.name, {task: answer.as_json() for task, answer in answers.items()})
 
 
 def _by_task(race: str, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

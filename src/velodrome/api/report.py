@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.api.recommend import checked_target
+from velodrome.judge.criteria import Price
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import write_report
@@ -39,8 +40,8 @@ def report(
         accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     record = load_race(Path(runs), race)
-    margins = record.margins_for(tolerance, accuracy_margin)
-    made = make_report(record, objective, checked_target(target, record.results), margins)
+    target = checked_target(target, record.results)
+    made = make_report(record, record.criteria(objective, target, Price(), tolerance, accuracy_margin))
     paths = write_report(made, format, None if out is None else Path(out), None if figures is None else Path(figures))
     return {
         "race": record.name, "report": str(paths[0].resolve()), "files": [str(path.resolve()) for path in paths],

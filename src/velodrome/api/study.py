@@ -15,7 +15,6 @@ from velodrome.data.base import BadData
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.names import expand
-from velodrome.judge.compare import compare
 from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
@@ -172,9 +171,9 @@ def _finished(plan: StudyPlan, race: PlannedRace, failed: Iterable[str] | None) 
     """Our figures beside the published ones, from what is on disk; `failed` is None if nothing ran."""
     path = race.folder.path
     ran = failed is not None
-    results = load_race(path.parent, path.name, race.folder.store).results if ran else []
-    rows = compare(results)
-    available = _cores_of(results) or plan.site.cores
+    record = load_race(path.parent, path.name, race.folder.store) if ran else None
+    rows = record.judged().rows if record is not None else ()
+    available = _cores_of(record.results if record is not None else ()) or plan.site.cores
     return FinishedStudy(
         plan, path, [*(failed or ())], compare_figures(plan, rows, available),
         findings(plan, rows, available) if ran else [], ran,

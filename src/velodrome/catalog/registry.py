@@ -54,25 +54,30 @@ def forms(name: str) -> tuple[Engine, ...]:
 
 def engine(name: str, framework: str | None = None) -> Engine:
     """An engine by its name, with one of its frameworks if it has several."""
-    found = forms(name)
+    choices = forms(name)
     if framework is None:
-        return found[0]
-    for one in found:
-        if one.framework == framework:
-            return one
-    known = [one.framework for one in found if one.framework is not None]
+        return choices[0]
+    for form in choices:
+        if form.framework == framework:
+            return form
+    known = [form.framework for form in choices if form.framework is not None]
     way_out = f"choose {' or '.join(known)}" if known else "it trains with one framework only; leave --framework out"
     raise BadRequest(f"--framework {framework!r}: engine {name} has no such framework: {way_out}")
 
 
 def engine_with_key(key: str) -> Engine:
     """The engine whose `Engine.key` this is."""
-    return next((one for one in all_forms() if one.key == key), None) or engine(key)
+    return next((form for form in all_forms() if form.key == key), None) or engine(key)
 
 
 def engines() -> list[Engine]:
     """Every engine once, with its default framework."""
     return [engine(name) for name in ENGINES.usable()]
+
+
+def engines_with(strategy: str) -> list[str]:
+    """The names of the engines that have a strategy of this name."""
+    return [known.name for known in engines() if any(each.name == strategy for each in known.strategies)]
 
 
 def all_forms() -> list[Engine]:
@@ -82,10 +87,10 @@ def all_forms() -> list[Engine]:
 
 def engine_alone(name: str) -> str | None:
     """The engine whose `single` trains in one process what this one distributes: itself, or the one that it extends."""
-    found = engine(name)
-    if any(one.name == SINGLE for one in found.strategies):
+    described = engine(name)
+    if any(strategy.name == SINGLE for strategy in described.strategies):
         return name
-    return engine_alone(found.tasks_of) if found.tasks_of else None
+    return engine_alone(described.tasks_of) if described.tasks_of else None
 
 
 def engine_of(job: Choice) -> Engine:
@@ -101,14 +106,14 @@ def check_arrays(engine: Engine, dataset: str) -> None:
 
 
 def strategy_of(job: Choice) -> Strategy:
-    found = engine_of(job)
+    described = engine_of(job)
     if job.strategy == script.STRATEGY.name:
         return script.STRATEGY
-    for strategy in found.strategies:
+    for strategy in described.strategies:
         if strategy.name == job.strategy:
-            return _with_consistency(found, strategy, job.consistency)
-    elsewhere = [other.name for other in engines() if any(s.name == job.strategy for s in other.strategies)]
-    known = [strategy.name for strategy in found.strategies]
+            return _with_consistency(described, strategy, job.consistency)
+    elsewhere = engines_with(job.strategy)
+    known = [strategy.name for strategy in described.strategies]
     hint = which_name(job.strategy, known, LISTED_BY)
     if elsewhere:
         hint = f"choose one of {', '.join(known)} ({job.strategy} is of engine {' and '.join(elsewhere)})"
@@ -118,13 +123,13 @@ def strategy_of(job: Choice) -> Strategy:
             hint = f"did you mean --engine {having[near[0]]} --strategy {near[0]}? `{LISTED_BY}` lists all"
         elif other := similar_names(job.strategy, ENGINES.names()):
             hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
-    raise BadRequest(f"engine {found.name} has no strategy {job.strategy!r}: {hint}")
+    raise BadRequest(f"engine {described.name} has no strategy {job.strategy!r}: {hint}")
 
 
 def known_strategy(engine_name: str, name: str) -> Strategy | None:
     """A strategy by the names of its engine and its own; None where this version knows none."""
-    found = engine(engine_name).strategies if engine_name in ENGINES.usable() else ()
-    return next((strategy for strategy in found if strategy.name == name), None)
+    strategies = engine(engine_name).strategies if engine_name in ENGINES.usable() else ()
+    return next((strategy for strategy in strategies if strategy.name == name), None)
 
 
 def _with_consistency(engine: Engine, strategy: Strategy, text: str | None) -> Strategy:

@@ -94,12 +94,12 @@ def remove_orphans(since: float) -> list[Path]:
 
     For segments that `pattern` does not know; it looks at other processes only if there are any.
     """
-    found = [path for path in FOLDER.glob(f"{PREFIX}*") if _is_ours(path, since)]
-    if found:
+    orphans = [path for path in FOLDER.glob(f"{PREFIX}*") if _is_ours(path, since)]
+    if orphans:
         held = _held()
-        found = [path for path in found if path not in held]
-        remove(found)
-    return found
+        orphans = [path for path in orphans if path not in held]
+        remove(orphans)
+    return orphans
 
 
 def _is_ours(path: Path, since: float) -> bool:
@@ -112,18 +112,18 @@ def _is_ours(path: Path, since: float) -> bool:
 
 def _held() -> set[Path]:
     """The segments that any process has mapped or open."""
-    found: set[Path] = set()
+    held: set[Path] = set()
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
             continue
-        found |= mapped(process.name)
+        held |= mapped(process.name)
         try:
             descriptors = list((process / "fd").iterdir())
         except OSError:
             continue
         for descriptor in descriptors:
             try:
-                found.add(descriptor.readlink())
+                held.add(descriptor.readlink())
             except OSError:
                 continue
-    return found
+    return held

@@ -43,7 +43,7 @@ class World:
 
     def of_role(self, role: str) -> tuple[Member, ...]:
         """The members of a role, by rank."""
-        return tuple(sorted((member for member in self.members if member.role == role), key=lambda one: one.rank))
+        return tuple(sorted((member for member in self.members if member.role == role), key=lambda member: member.rank))
 
     @property
     def peers(self) -> tuple[Member, ...]:
@@ -87,11 +87,11 @@ class World:
 def numbered(members: Iterable[Member]) -> tuple[Member, ...]:
     """The members with their local ranks."""
     seen: Counter[tuple[str, str]] = Counter()
-    found = []
+    ranked = []
     for member in members:
-        found.append(replace(member, local_rank=seen[member.role, member.host]))
+        ranked.append(replace(member, local_rank=seen[member.role, member.host]))
         seen[member.role, member.host] += 1
-    return tuple(found)
+    return tuple(ranked)
 
 
 def worlds(members: Sequence[Member]) -> list[World]:

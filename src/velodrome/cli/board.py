@@ -18,9 +18,9 @@ from velodrome.cli.run_output import show_failure
 from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
-from velodrome.judge.budget import Progress, remaining, steps_done
+from velodrome.judge.budget import Ending, Progress, remaining, steps_done
 from velodrome.judge.conditions import background_load
-from velodrome.judge.progress import Dropped, Ending
+from velodrome.judge.judge import Dropped
 from velodrome.races.observer import RaceObserver
 from velodrome.run.execute import JobFailed
 from velodrome.tasks.base import Metric, Task

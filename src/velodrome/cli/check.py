@@ -68,7 +68,7 @@ def check_command(
     job = job_from(file, fields, trust_code, on)
     try:
         with data_progress() as progress:
-            found = check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)
+            checked = check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)
     except RehearsalFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
@@ -76,58 +76,59 @@ def check_command(
             say_json({"error": error.failure.as_json()})
         raise
     if json:
-        say_json(found)
+        say_json(checked)
     elif job.script is not None:
-        _print_script(found)
+        _print_script(checked)
     else:
-        _print(found)
+        _print(checked)
 
 
-def _print_script(found: dict[str, Any]) -> None:
+def _print_script(trial: dict[str, Any]) -> None:
     from velodrome.cli.tables import SafeConsole
     from velodrome.judge.phrases import in_words
     from velodrome.run.script_trial import BY_ITSELF
 
     console = SafeConsole(markup=False)
-    workers = f"{found['workers']} worker{'' if found['workers'] == 1 else 's'}"
-    ended = "it ended by itself" if found["ended"] == BY_ITSELF else f"ended {found['ended']}"
-    lines = [f"{found['script']}, {found['engine']}, {workers}: {ended}, {found['seconds']:.1f} s in all"]
-    pace = [f"start-up {found['startup_seconds']:.1f} s" if found["startup_seconds"] is not None else "",
-            f"{found['steps']:,} steps" if found["steps"] else "",
-            f"{found['steps_per_second']:,.1f} steps/s" if found["steps_per_second"] else "",
-            f"{found['examples_per_second']:,.0f} examples/s" if found["examples_per_second"] else ""]
+    workers = f"{trial['workers']} worker{'' if trial['workers'] == 1 else 's'}"
+    ended = "it ended by itself" if trial["ended"] == BY_ITSELF else f"ended {trial['ended']}"
+    lines = [f"{trial['script']}, {trial['engine']}, {workers}: {ended}, {trial['seconds']:.1f} s in all"]
+    pace = [f"start-up {trial['startup_seconds']:.1f} s" if trial["startup_seconds"] is not None else "",
+            f"{trial['steps']:,} steps" if trial["steps"] else "",
+            f"{trial['steps_per_second']:,.1f} steps/s" if trial["steps_per_second"] else "",
+            f"{trial['examples_per_second']:,.0f} examples/s" if trial["examples_per_second"] else ""]
     lines += [", ".join(filter(None, pace))]
     reported = [f"{part} {name} {'not finite' if value is None else format(value, '.4g')}"
-                for part, figures in found["figures"].items() for name, value in figures.items()]
+                for part, figures in trial["figures"].items() for name, value in figures.items()]
     lines += [f"reported: {', '.join(reported)}" if reported else "it reported no figures: call velodrome.log in it"]
-    if found.get("read"):
-        lines += [f"to read a figure from what it printed: {found['read']}"]
-    if found["expected_seconds"] is not None:
-        lines += [f"the whole job takes about {in_words(found['expected_seconds'])} at this pace"]
-    elif found["ended"] != BY_ITSELF:
+    if trial.get("read"):
+        lines += [f"to read a figure from what it printed: {trial['read']}"]
+    if trial["expected_seconds"] is not None:
+        lines += [f"the whole job takes about {in_words(trial['expected_seconds'])} at this pace"]
+    elif trial["ended"] != BY_ITSELF:
         lines += ["how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much there is"]
-    written = f" ({', '.join(found['written'])})" if found["written"] else ""
+    written = f" ({', '.join(trial['written'])})" if trial["written"] else ""
     lines += [f"it ran in a copy of this folder, which is removed with what it wrote there{written}"]
-    lines += [f"left out of the copy: {', '.join(found['left_out'])}"] if found["left_out"] else []
-    for line in (*filter(None, lines), *(f"warning: {warning}" for warning in found["warnings"])):
+    lines += [f"left out of the copy: {', '.join(trial['left_out'])}"] if trial["left_out"] else []
+    for line in (*filter(None, lines), *(f"warning: {warning}" for warning in trial["warnings"])):
         console.print(line, soft_wrap=True)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(checked: dict[str, Any]) -> None:
     from velodrome.cli.tables import SafeConsole
     from velodrome.judge.phrases import in_words
 
     console = SafeConsole(markup=False)
     console.print(
-        f"{found['model']} on {found['dataset']}, {found['engine']}, {found['task']}: {found['parameters']:,} "
-        f"parameters; a step of {found['batch']:,} examples took {found['step_seconds'] * 1e3:,.1f} ms", soft_wrap=True,
+        f"{checked['model']} on {checked['dataset']}, {checked['engine']}, {checked['task']}: "
+        f"{checked['parameters']:,} parameters; a step of {checked['batch']:,} examples took "
+        f"{checked['step_seconds'] * 1e3:,.1f} ms", soft_wrap=True,
     )
-    console.print(f"the whole job takes about {in_words(found['seconds'])} at this pace", soft_wrap=True)
-    if found["layers"]:
-        _print_layers(console, found["layers"])
-    _print_memory(console, found["memory"])
-    _print_strategies(console, found)
-    for warning in found["warnings"]:
+    console.print(f"the whole job takes about {in_words(checked['seconds'])} at this pace", soft_wrap=True)
+    if checked["layers"]:
+        _print_layers(console, checked["layers"])
+    _print_memory(console, checked["memory"])
+    _print_strategies(console, checked)
+    for warning in checked["warnings"]:
         console.print(f"warning: {warning}", soft_wrap=True)
 
 
@@ -153,14 +154,14 @@ def _print_memory(console: SafeConsole, memory: dict[str, int | None]) -> None:
     console.print(f"memory of one process, besides the framework: {', '.join(parts)}", soft_wrap=True)
 
 
-def _print_strategies(console: SafeConsole, found: dict[str, Any]) -> None:
+def _print_strategies(console: SafeConsole, checked: dict[str, Any]) -> None:
     from velodrome.cli.tables import print_table
     from velodrome.printable import bytes_text
 
-    size = found["memory"]["gradient_bytes"]
+    size = checked["memory"]["gradient_bytes"]
     console.print(f"\nexpected traffic per worker and step, for G = {bytes_text(size)} of gradients:", soft_wrap=True)
     table = _table("strategy", "workers", "one host", "several hosts", "formula, or why it would be refused")
-    for row in found["strategies"]:
+    for row in checked["strategies"]:
         traffic = row["traffic"]
         cells = [bytes_text(traffic[place]) for place in ("one_host", "several_hosts")] if traffic else ["?", "?"]
         about = f"refused: {row['refused']}" if row["refused"] else traffic["formula"] if traffic else ""
@@ -206,32 +207,32 @@ def doctor_command(
     from velodrome.api.doctor import doctor
 
     job = job_from(file, fields, trust_code, on)
-    found = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
-    print_findings(found, as_json=json)
+    diagnosis = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
+    print_findings(diagnosis, as_json=json)
 
 
-def print_findings(found: dict[str, Any], *, as_json: bool) -> None:
+def print_findings(diagnosis: dict[str, Any], *, as_json: bool) -> None:
     """Print findings, and end with 1 if one of them is an error."""
     if as_json:
-        say_json(found)
+        say_json(diagnosis)
     else:
-        if (code := found["code"]) is not None:
+        if (code := diagnosis["code"]) is not None:
             say(f"code sent to each host: {len(code['files'])} files, {bytes_text(code['bytes'])}")
             for file in code["files"][:MOST_FILES]:
                 say(f"  {file['name']} ({bytes_text(file['bytes'])})")
             if (more := len(code["files"]) - MOST_FILES) > 0:
                 say(f"  and {more} more, which --json lists")
-        for finding in found["findings"]:
+        for finding in diagnosis["findings"]:
             say(f"{finding['level']}: {finding['sentence']}")
-        for pair in found["pairs"]:
+        for pair in diagnosis["pairs"]:
             if pair["round_trip"] is None:
                 say(f"{pair['from']} to {pair['to']}: not connected")
             else:
                 say(f"{pair['from']} to {pair['to']}: round trip {1e3 * pair['round_trip']:.2f} ms, "
                     f"{pair['bandwidth'] / 1e6:,.0f} Mbit/s")
-        fine = "no errors, but see the warnings" if found["findings"] else "nothing is wrong"
-        say(f"{found['cluster']}: " + (fine if found["ok"] else "jobs cannot run as they should"))
-    if not found["ok"]:
+        fine = "no errors, but see the warnings" if diagnosis["findings"] else "nothing is wrong"
+        say(f"{diagnosis['cluster']}: " + (fine if diagnosis["ok"] else "jobs cannot run as they should"))
+    if not diagnosis["ok"]:
         raise typer.Exit(1)
 
 

@@ -32,16 +32,16 @@ def list_clusters(json: Json = False) -> None:
     """
     from velodrome.api import clusters
 
-    found = clusters.list()
+    rows = clusters.list()
     if json:
-        say_json(found)
+        say_json(rows)
         return
-    for one in found:
-        where = f" ({one['file']})" if one["file"] else ""
-        options = f":{one['options']}" if one["options"] else ""
-        say(f"{one['name']}{options}: {one['error'] or one['description']}{where}")
-        if one["hosts"]:
-            say(f"  {', '.join(one['hosts'])}")
+    for row in rows:
+        where = f" ({row['file']})" if row["file"] else ""
+        options = f":{row['options']}" if row["options"] else ""
+        say(f"{row['name']}{options}: {row['error'] or row['description']}{where}")
+        if row["hosts"]:
+            say(f"  {', '.join(row['hosts'])}")
 
 
 @app.command("show")
@@ -52,12 +52,12 @@ def show(name: Name, json: Json = False) -> None:
     """
     from velodrome.api import clusters
 
-    found = clusters.show(name)
+    cluster = clusters.show(name)
     if json:
-        say_json(found)
+        say_json(cluster)
         return
-    say(f"{found['name']}: {found['description']}" + (f" ({found['file']})" if found["file"] else ""))
-    for field, value in found["options"].items():
+    say(f"{cluster['name']}: {cluster['description']}" + (f" ({cluster['file']})" if cluster["file"] else ""))
+    for field, value in cluster["options"].items():
         say(f"  {field}: {'' if value is None else value}")
 
 
@@ -139,16 +139,16 @@ def prepare(
     """
     from velodrome.api import clusters
 
-    found = clusters.prepare(name, engines=engine, wheelhouse=wheelhouse)
+    prepared = clusters.prepare(name, engines=engine, wheelhouse=wheelhouse)
     if json:
-        say_json(found)
+        say_json(prepared)
         return
-    for host in found["hosts"]:
+    for host in prepared["hosts"]:
         say(f"{host['host']}: {host['python']} {'is new' if host['changed'] else 'is unchanged'}")
-    for package, version in found["pins"].items():
+    for package, version in prepared["pins"].items():
         say(f"  {package} {version}")
-    if found["to_install"]:
-        commands = ", ".join(f"`{command}`" for command in found["to_install"])
+    if prepared["to_install"]:
+        commands = ", ".join(f"`{command}`" for command in prepared["to_install"])
         say(f"not prepared, because they need an environment of their own: run {commands} on each host")
 
 

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from velodrome.cli.tables import SafeConsole, least_width, print_table
-from velodrome.judge.caveats import suspects
-from velodrome.judge.compare import Row, bests_of, measure_of, ratios_of_fewer, tasks_of
+from velodrome.judge.columns import Column, columns_of, ratios_of_fewer
+from velodrome.judge.compare import Row
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.measures import Measure
-from velodrome.judge.objective import qualities_of
+from velodrome.judge.measures import THROUGHPUT
 from velodrome.judge.statistics import Ratio
-
-_PLACES = ("speedup", "scaling")
-_ORDER = (
-    "examples_per_second", *_PLACES, "time_to_target", "train_seconds", "total_seconds", "startup_seconds",
-    "cpu_percent", "memory_bytes",
-)
-
-
-Column = tuple[str, Callable[[Row], str]]
 
 
 def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> int:
@@ -43,7 +32,7 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
         table = _table(rows, columns[:shown])
     lines = len(console.render_lines(table, console.options.update(width=10_000), pad=False))
     print_table(console, table)
-    if hidden := ", ".join(heading.replace("\n", " ") for heading, _ in columns[shown:]):
+    if hidden := ", ".join(_heading(column).replace("\n", " ") for column in columns[shown:]):
         console.print(
             f"Not shown, because the terminal is {console.width} columns wide: {hidden}. `{report}` has every number.",
             soft_wrap=True, markup=False,
@@ -53,29 +42,10 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     """The columns that have values, the most important first."""
-    found: list[Column] = []
-    for name in (*(measure.name for measure in qualities_of(rows)), *_ORDER):
-        if name in _PLACES:
-            if any(getattr(row, name) is not None for row in rows):
-                best = _best_places(rows, name)
-                found.append((name, partial(_place_cell, name=name, best=best, suspects=suspects(rows))))
-        elif name == "total_seconds" and any("examples_per_second" in row.spreads for row in rows):
-            continue  # it decides only where no run reports examples
-        elif any(name in row.spreads for row in rows):
-            measure = measure_of(rows, name)
-            found.append((_heading(measure), partial(_cell, measure=measure, best=bests_of(rows, name))))
-    return found
-
-
-def _best_places(rows: Sequence[Row], name: str) -> dict[str, float]:
-    """For each row, by name, the best ratio of its task."""
-    found = {}
-    for members in tasks_of(rows).values():
-        doubtful = suspects(members)
-        best = max((place.estimate for row in members
-                    if (place := getattr(row, name)) is not None and row.name not in doubtful), default=0.0)
-        found.update({row.name: best for row in members})
-    return found
+    columns = columns_of(rows, "terminal")
+    if any(column.name == THROUGHPUT.name for column in columns):  # the whole time decides only without it
+        columns = [column for column in columns if column.name != "total_seconds"]
+    return columns
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
@@ -92,42 +62,42 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     differing, short = distinguishing_fields(configurations), short_arguments(configurations)
     for name in differing:
         table.add_column(name.replace("_", " "))
-    for heading, _ in columns:
-        table.add_column(heading, justify="right")
+    for column in columns:
+        table.add_column(_heading(column), justify="right")
     notes = ["* other programs were running beside it"] if any(
         is_loaded(result) for row in rows for result in row.results) else []
-    if any(heading in _PLACES for heading, _ in columns) and ratios_of_fewer(rows):
+    if any(column.measure is None for column in columns) and ratios_of_fewer(rows):
         notes.append("speedup, scaling: of the repetitions that both ran")
     table.caption, table.caption_justify = "; ".join(notes) or None, "left"
     for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
         batch = [] if same_batch else [str(row.batch_size or "–")]
         values = [escape(short_text(row.configuration, name, short)) for name in differing]
         label = f"{row.label}{' *' if any(map(is_loaded, row.results)) else ''}"
-        table.add_row(label, row.configuration.size, *batch, *values, *(cell(row) for _, cell in columns))
+        table.add_row(label, row.configuration.size, *batch, *values, *(_cell(row, column) for column in columns))
     return table
 
 
-def _heading(measure: Measure) -> str:
-    if measure.name == "examples_per_second":
+def _heading(column: Column) -> str:
+    measure = column.measure
+    if measure is None:
+        return column.name
+    if measure is THROUGHPUT:
         return "examples\n/s"
     heading = f"{measure.heading} {measure.unit.removesuffix(' of a core')}".strip()
     return heading.replace(" ", "\n", 1)
 
 
-def _cell(row: Row, measure: Measure, best: Mapping[str, float | None]) -> str:
-    value = row.mean(measure.name)
-    if value is None:
+def _cell(row: Row, column: Column) -> str:
+    best, measure = column.best[row.name], column.measure
+    if measure is not None:
+        value = row.mean(measure.name)
+        return "–" if value is None else _marked(measure.text(value), value == best)
+    ratio: Ratio | None = getattr(row, column.name)
+    if ratio is None:
         return "–"
-    return _marked(measure.text(value), value == best[row.name])
-
-
-def _place_cell(row: Row, name: str, best: Mapping[str, float], suspects: Mapping[str, str]) -> str:
-    place: Ratio | None = getattr(row, name)
-    if place is None:
-        return "–"
-    if row.name in suspects:
-        return f"{place.estimate:.2f}\n{suspects[row.name]}"
-    return _marked(f"{place.estimate:.2f}", place.estimate == best[row.name])
+    if row.name in column.suspect:
+        return f"{ratio.estimate:.2f}\n{column.suspect[row.name]}"
+    return _marked(f"{ratio.estimate:.2f}", ratio.estimate == best)
 
 
 def _marked(text: str, best: bool) -> str:

@@ -71,8 +71,11 @@ def choices(name: str, engine: str | None = None) -> list[str]:
         from velodrome.catalog.registry import engines
 
         if name == "engine":
-            return [one.name for one in engines()]
-        return sorted({s.name for one in engines() if engine in (None, one.name) for s in one.strategies})
+            return [described.name for described in engines()]
+        return sorted({
+            strategy.name for described in engines() if engine in (None, described.name)
+            for strategy in described.strategies
+        })
     if name == "optimizer":
         return [*OPTIMIZERS]
     return ["true", "false"] if job_fields()[name].annotation is bool else [*choices_of(name, job_fields()[name])]
@@ -123,21 +126,21 @@ def stored(ctx: typer.Context, incomplete: str) -> list[str]:
 
     race, slash, _ = incomplete.rpartition("/")
     held = scan(_runs_folder(ctx) / race) if slash else scan(_runs_folder(ctx))
-    return [name for one in held if (name := f"{race}{slash}{one.name}").startswith(incomplete)]
+    return [name for entry in held if (name := f"{race}{slash}{entry.name}").startswith(incomplete)]
 
 
 def _unfinished(ctx: typer.Context) -> list[str]:
     from velodrome.run.listing import scan
     from velodrome.run.store import RunFolder
 
-    runs = [one for one in scan(_runs_folder(ctx)) if one.kind == "run"]
-    return [one.name for one in runs if RunFolder(one.path).status() != "finished"]
+    runs = [entry for entry in scan(_runs_folder(ctx)) if entry.kind == "run"]
+    return [run.name for run in runs if RunFolder(run.path).status() != "finished"]
 
 
 def _races(ctx: typer.Context) -> list[str]:
     from velodrome.run.listing import scan
 
-    return [one.name for one in scan(_runs_folder(ctx)) if one.kind == "race"]
+    return [entry.name for entry in scan(_runs_folder(ctx)) if entry.kind == "race"]
 
 
 def _studies(ctx: typer.Context) -> list[str]:
@@ -159,7 +162,7 @@ def _statuses(ctx: typer.Context) -> Iterable[str]:
 
 
 def _objectives(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.judge.question import OBJECTIVES
+    from velodrome.judge.criteria import OBJECTIVES
 
     return OBJECTIVES
 

@@ -78,11 +78,11 @@ def prepare(
     from velodrome.cli.console import data_progress
 
     with data_progress() as progress:
-        found = datasets.prepare(name, mirror=mirror, bad_data=checked(bad_data), on_download=progress.data)
+        prepared = datasets.prepare(name, mirror=mirror, bad_data=checked(bad_data), on_download=progress.data)
     if json:
-        say_json(found)
+        say_json(prepared)
     else:
-        say("\n".join([*found["notes"], f"{name} is ready"]))
+        say("\n".join([*prepared["notes"], f"{name} is ready"]))
 
 
 
@@ -134,26 +134,26 @@ def show(
     from velodrome.cli.console import data_progress
 
     with data_progress() as progress:
-        found = datasets.show(
+        about = datasets.show(
             name, out=out, columns=columns, seed=seed, validation=validation, bad_data=checked(bad_data),
             mirror=mirror, on_download=progress.data,
         )
     if json:
-        say_json(found)
-    elif "vocabulary" in found:
-        say(_text_summary(found))
-    elif "inputs" in found:
-        _print_arrays(found)
+        say_json(about)
+    elif "vocabulary" in about:
+        say(_text_summary(about))
+    elif "inputs" in about:
+        _print_arrays(about)
     else:
-        _print_counts(found)
+        _print_counts(about)
 
 
-def _print_counts(found: dict[str, Any]) -> None:
+def _print_counts(about: dict[str, Any]) -> None:
     table = Table()
     table.add_column("class", overflow="fold")
     for part in ("train", "validation", "test"):
         table.add_column(part, justify="right")
-    rows, parts = found["counts"], ("train", "validation", "test")
+    rows, parts = about["counts"], ("train", "validation", "test")
     by_size = sorted(range(len(rows)), key=lambda place: -rows[place]["train"])
     for place in sorted(by_size[:_MOST_ROWS]):
         table.add_row(shown(rows[place]["class"]), *(f"{rows[place][part]:,}" for part in parts))
@@ -161,35 +161,35 @@ def _print_counts(found: dict[str, Any]) -> None:
         sums = (sum(row[part] for row in smaller) for part in parts)
         table.add_row(f"{len(smaller):,} more classes, listed by --json", *(f"{count:,}" for count in sums))
     table.add_section()
-    table.add_row(f"{len(rows):,} classes", *(f"{found[part]:,}" for part in parts))
+    table.add_row(f"{len(rows):,} classes", *(f"{about[part]:,}" for part in parts))
     console = SafeConsole(markup=False)
     print_table(console, table)
-    for note in found["notes"]:
+    for note in about["notes"]:
         console.print(note, soft_wrap=True)
-    console.print(f"the contact sheet is {found['sheet']}", soft_wrap=True)
+    console.print(f"the contact sheet is {about['sheet']}", soft_wrap=True)
 
 
-def _print_arrays(found: dict[str, Any]) -> None:
+def _print_arrays(about: dict[str, Any]) -> None:
     console = SafeConsole(markup=False)
-    console.print(f"{found['name']}: {found['train']:,} examples to train on, {found['validation']:,} for validation, "
-                  f"{found['test']:,} for test; {found['task']}", soft_wrap=True)
+    console.print(f"{about['name']}: {about['train']:,} examples to train on, {about['validation']:,} for validation, "
+                  f"{about['test']:,} for test; {about['task']}", soft_wrap=True)
     for side in ("inputs", "targets"):
-        held = ", ".join(f"{shown(one['name'])} {'×'.join(map(str, one['shape'])) or '1'} {one['dtype']}"
-                         for one in found[side])
+        held = ", ".join(f"{shown(array['name'])} {'×'.join(map(str, array['shape'])) or '1'} {array['dtype']}"
+                         for array in about[side])
         console.print(f"{side}: {held}", soft_wrap=True)
-    if found["columns"]:
+    if about["columns"]:
         table = Table()
         for head in ("column", "encoded as", "mean", "deviation", "missing"):
             table.add_column(head, overflow="fold", justify="left" if head in ("column", "encoded as") else "right")
-        missing = found["columns"]["missing"]
-        every = [*found["columns"]["features"], *found["columns"]["targets"]]
+        missing = about["columns"]["missing"]
+        every = [*about["columns"]["features"], *about["columns"]["targets"]]
         for column in every[:_MOST_ROWS]:
-            numbers = [f"{column[one]:.6g}" if one in column else "" for one in ("mean", "deviation")]
+            numbers = [f"{column[name]:.6g}" if name in column else "" for name in ("mean", "deviation")]
             table.add_row(shown(column["name"]), _encoding(column), *numbers, f"{missing.get(column['name'], 0):,}")
         if len(every) > _MOST_ROWS:
             table.add_row(f"{len(every) - _MOST_ROWS:,} more columns, which --json lists", "", "", "", "")
         print_table(console, table)
-    for note in found["notes"]:
+    for note in about["notes"]:
         console.print(note, soft_wrap=True)
 
 
@@ -202,13 +202,13 @@ def _encoding(column: dict[str, Any]) -> str:
     return f"{len(names):,} categories, {column['how']}: {some}"
 
 
-def _text_summary(found: dict[str, Any]) -> str:
-    frequent = ", ".join(f"{shown(word['word'], _LONGEST_WORD)} {word['count']:,}" for word in found["most_frequent"])
-    begins = " ".join(shown(word, _LONGEST_WORD) for word in found["begins"].split(" "))
+def _text_summary(about: dict[str, Any]) -> str:
+    frequent = ", ".join(f"{shown(word['word'], _LONGEST_WORD)} {word['count']:,}" for word in about["most_frequent"])
+    begins = " ".join(shown(word, _LONGEST_WORD) for word in about["begins"].split(" "))
     return "\n".join([
-        f"{found['name']}: {found['train']:,} words to train on, {found['validation']:,} for validation, "
-        f"{found['test']:,} for test, a vocabulary of {found['vocabulary']:,}",
-        f"most frequent: {frequent}", f"begins: {begins} …", *found["notes"],
+        f"{about['name']}: {about['train']:,} words to train on, {about['validation']:,} for validation, "
+        f"{about['test']:,} for test, a vocabulary of {about['vocabulary']:,}",
+        f"most frequent: {frequent}", f"begins: {begins} …", *about["notes"],
     ])
 
 
@@ -230,18 +230,18 @@ def verify(
     """
     from velodrome.api import datasets
 
-    found = datasets.verify(name)
+    verified = datasets.verify(name)
     if json:
-        say_json(found)
+        say_json(verified)
     else:
-        for file in found["files"]:
+        for file in verified["files"]:
             detail = f"  {file['detail']}" if file["detail"] else ""
             say(f"{file['state']:8}{file['file']}{detail}")
-        if not found["files"]:
-            say(f"nothing is stored of {name}: {found['advice']} stores it")
-        elif found["advice"]:
-            say(f"repair it with: {found['advice']}")
-    if not found["ok"]:
+        if not verified["files"]:
+            say(f"nothing is stored of {name}: {verified['advice']} stores it")
+        elif verified["advice"]:
+            say(f"repair it with: {verified['advice']}")
+    if not verified["ok"]:
         raise typer.Exit(1)
 
 

@@ -49,13 +49,13 @@ def list_engines(context: typer.Context, json: Json = False) -> None:
 def _list(json: bool) -> None:
     from velodrome.api.engines import list_engines
 
-    found = list_engines()
+    listed = list_engines()
     if json:
-        say_json(found)
+        say_json(listed)
         return
 
     console = SafeConsole()
-    for engine in found:
+    for engine in listed:
         upstream = f" (upstream: {engine['upstream']})"
         framework = f" --framework {engine['framework']}" if engine["framework"] else ""
         console.print(f"[bold]{engine['name']}{framework}[/bold]: {engine['description']}{upstream}", soft_wrap=True)

@@ -83,7 +83,9 @@ def _suggest(error: Any) -> None:
         return
     help_of = f"{error.ctx.command_path} --help"
     if option := getattr(error, "option_name", None):
-        options = [name for one in error.ctx.command.get_params(error.ctx) for name in one.opts if name[:2] == "--"]
+        options = [
+            name for known in error.ctx.command.get_params(error.ctx) for name in known.opts if name[:2] == "--"
+        ]
         error.possibilities = None
         error.message = f"No such option: {option}; {which_name(option, options, help_of)}"
     elif unknown := _NO_COMMAND.match(error.message):

@@ -57,12 +57,12 @@ def list_examples(json: Json = False) -> None:
     """
     from velodrome.api import examples
 
-    found = examples.list()
+    listed = examples.list()
     if json:
-        say_json(found)
+        say_json(listed)
         return
-    width = max(len(example["name"]) for example in found)
-    for example in found:
+    width = max(len(example["name"]) for example in listed)
+    for example in listed:
         say(f"{example['name']:<{width}}  {example['about']}")
 
 

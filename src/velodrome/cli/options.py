@@ -162,20 +162,20 @@ def _in_panels(own: list[inspect.Parameter], of_job: list[inspect.Parameter]) ->
 
     An option of its own without a panel goes to the output's.
     """
-    found = []
+    parameters = []
     for parameter in own:
         kind, info = get_args(parameter.annotation)
         if isinstance(info, OptionInfo) and info.rich_help_panel is None:
             info = copy(info)
             info.rich_help_panel = OUTPUT
-        found.append(parameter.replace(annotation=Annotated[kind, info]))
+        parameters.append(parameter.replace(annotation=Annotated[kind, info]))
     order = list(job_groups())
 
     def place(parameter: inspect.Parameter) -> int:
         panel = get_args(parameter.annotation)[1].rich_help_panel
         return order.index(panel) if panel in order else -1
 
-    return sorted([*found, *of_job], key=place)
+    return sorted([*parameters, *of_job], key=place)
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -189,8 +189,8 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(**words: Any) -> None:
         mine = {parameter.name: words[parameter.name] for parameter in own}
         for name, options in gathered.items():
-            given = {option.name: words[option.name] for option in options}
-            mine[name] = {field: value for field, value in given.items() if value is not None}
+            values = {option.name: words[option.name] for option in options}
+            mine[name] = {field: value for field, value in values.items() if value is not None}
         command(**mine)
 
     first = [parameter.name for parameter in own].index("vary") + 1 if "race_fields" in gathered else 0
@@ -220,16 +220,16 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
     from velodrome.run.yaml_files import parse_yaml
 
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise BadRequest(f"--model-arg {word!r}: write it as key=value, for example width=64")
         try:
-            found[key] = parse_yaml(value)
+            arguments[key] = parse_yaml(value)
         except ValueError as error:
             raise BadRequest(f"--model-arg {word!r}: the value cannot be read: {error}") from None
-    return found
+    return arguments
 
 
 def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:

@@ -175,14 +175,14 @@ def recommend_command(
     """
     from velodrome.api.recommend import recommend
 
-    found = recommend(
+    recommended = recommend(
         race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,
         tolerance=tolerance, accuracy_margin=accuracy_margin, between=between,
     )
     if json:
-        say_json(found)
+        say_json(recommended)
         return
-    for answer in found.get("tasks", [found]):
+    for answer in recommended.get("tasks", [recommended]):
         if "task" in answer:
             say(f"{answer['task']}:")
         for heading in ("verdict", "why", "next"):

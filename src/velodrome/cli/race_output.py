@@ -92,7 +92,7 @@ def _duration(planned: PlannedRace, budget: float | None) -> str:
 
 def _basis(planned: PlannedRace) -> str:
     """What the expected time rests on, and how to know better."""
-    guesses = [one for one in planned.estimates.values() if not one.measured]
+    guesses = [estimate for estimate in planned.estimates.values() if not estimate.measured]
     if not guesses:
         return planned.basis
     if planned.unknown_scripts:
@@ -117,19 +117,20 @@ def show_race(finished: FinishedRace) -> None:
     console = SafeConsole()
     report = command_on("report", finished.path)
     lines = print_comparison(console, finished.rows, report) if finished.rows else 0
-    found = [*(f"Did not finish: {name}: {message}" for name, message in finished.failures.items()), *_ended(finished)]
+    messages = [f"Did not finish: {name}: {message}" for name, message in finished.failures.items()]
+    messages += _ended(finished)
     for task, answer in finished.answers.items():
-        found += [f"{task}:"] if task else []
-        found += answer.lines
+        messages += [f"{task}:"] if task else []
+        messages += answer.lines
     caveats = _caveats(finished)
-    room = _MOST_LINES - lines - len(found) - 1
+    room = _MOST_LINES - lines - len(messages) - 1
     shown = caveats[:min(_MOST_CAVEATS, max(1, room - bool(finished.reasons)))]
-    found += [f"  - {caveat}" for caveat in shown]
+    messages += [f"  - {caveat}" for caveat in shown]
     hidden = len(caveats) - len(shown)
     rest = f"{hidden} more caveat{'' if hidden == 1 else 's'}" if hidden else "every figure"
-    found += _left_out(finished.reasons, room - len(shown))
-    found.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
-    for line in found:
+    messages += _left_out(finished.reasons, room - len(shown))
+    messages.append(f"Report: `{report}` ({rest})" + (f"; plot: {finished.figure}" if finished.figure else ""))
+    for line in messages:
         console.print(line, soft_wrap=True, markup=False)
 
 
@@ -137,9 +138,9 @@ def _caveats(finished: FinishedRace) -> list[str]:
     """What a reader must know beside the verdicts; with the task where another task has not the same."""
     several = len(finished.answers) > 1
     everywhere = set.intersection(*(set(answer.caveats) for answer in finished.answers.values())) if several else set()
-    found = [caveat if caveat in everywhere or not several else f"{task}: {caveat}"
+    caveats = [caveat if caveat in everywhere or not several else f"{task}: {caveat}"
              for task, answer in finished.answers.items() for caveat in answer.caveats]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(caveats))
 
 
 def _left_out(reasons: Sequence[str], room: int) -> list[str]:

@@ -106,25 +106,25 @@ def show(
     """
     from velodrome.api import runs as api
 
-    found = api.show(run, runs)
+    stored = api.show(run, runs)
     if json:
-        say_json(found)
-    elif "rows" in found:
-        _print([found, *found["rows"]])
-        _complain_of([found, *found["rows"]])
-        say(f"`{command_on('report', runs / found['run'])}` writes a report of it")
+        say_json(stored)
+    elif "rows" in stored:
+        _print([stored, *stored["rows"]])
+        _complain_of([stored, *stored["rows"]])
+        say(f"`{command_on('report', runs / stored['run'])}` writes a report of it")
     else:
-        _show_run(run, found, runs)
+        _show_run(run, stored, runs)
 
 
-def _show_run(asked: str, found: dict[str, Any], runs: Path) -> None:
+def _show_run(asked: str, result: dict[str, Any], runs: Path) -> None:
     from velodrome.cli.run_output import print_summary
 
-    name, status = asked.rpartition("/")[2], found["status"]
+    name, status = asked.rpartition("/")[2], result["status"]
     if status == "finished":
-        print_summary(found)
+        print_summary(result)
         return
-    reason = found["error"]["message"] if "error" in found else found.get("problem")
+    reason = result["error"]["message"] if "error" in result else result.get("problem")
     say(f"{name}: {status}{f': {reason}' if reason else ''}")
     if status == "unreadable":
         say(f"`{command_on('runs check', runs / asked)}` shows details")

@@ -35,17 +35,17 @@ def check(
     """
     from velodrome.api import runs as api
 
-    found = api.check(*(names or ()), runs=runs)
-    wrong = [one for one in found["runs"] if one["problems"]]
+    checked = api.check(*(names or ()), runs=runs)
+    wrong = [run for run in checked["runs"] if run["problems"]]
     if json:
-        say_json(found)
+        say_json(checked)
     else:
-        for one in wrong:
-            say(f"{one['path']}:")
-            for problem in one["problems"]:
+        for run in wrong:
+            say(f"{run['path']}:")
+            for problem in run["problems"]:
                 say(f"  {problem}")
-        checked = len(found["runs"])
-        say(f"{checked} checked, {len(wrong)} with problems" if checked else f"no runs in {runs}")
+        count = len(checked["runs"])
+        say(f"{count} checked, {len(wrong)} with problems" if count else f"no runs in {runs}")
     if wrong:
         raise typer.Exit(1)
 
@@ -72,7 +72,7 @@ def remove(
     from velodrome.api import runs as api
     from velodrome.errors import BadRequest
 
-    what = ", ".join(f"{one.kind} {one.path.relative_to(runs)}" for one in api.removable(names, runs))
+    what = ", ".join(f"{entry.kind} {entry.path.relative_to(runs)}" for entry in api.removable(names, runs))
     if not yes:
         if not sys.stdin.isatty():
             raise BadRequest(f"this would remove {what}: give --yes, because this is no terminal to confirm on")
@@ -146,7 +146,7 @@ def verify(
     from velodrome.run.dry_run import RehearsalFailed
 
     try:
-        found = asking(lambda names: api.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
+        checked = asking(lambda names: api.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
     except RehearsalFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
@@ -155,15 +155,15 @@ def verify(
         complain(f"the model of run {run!r} cannot be loaded and evaluated: {error}")
         raise typer.Exit(1) from None
     if json:
-        say_json(found)
+        say_json(checked)
     else:
-        for name, value in found["measured"].items():
-            say(f"{name:<12} {_exact(value)}  (reported: {_exact(found['reported'][name])})")
-        for problem in found["problems"]:
+        for name, value in checked["measured"].items():
+            say(f"{name:<12} {_exact(value)}  (reported: {_exact(checked['reported'][name])})")
+        for problem in checked["problems"]:
             complain(problem)
-        outcome = "reproduces" if found["ok"] else "does not reproduce"
-        say(f"{found['run']}: the saved model {outcome} what was reported")
-    if not found["ok"]:
+        outcome = "reproduces" if checked["ok"] else "does not reproduce"
+        say(f"{checked['run']}: the saved model {outcome} what was reported")
+    if not checked["ok"]:
         raise typer.Exit(1)
 
 

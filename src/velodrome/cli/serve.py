@@ -188,11 +188,11 @@ def predict_command(
     """
     from velodrome.api.serving import predict
 
-    found = asking(lambda names: predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code)
+    predicted = asking(lambda names: predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code)
     if json:
-        say_json(found)
+        say_json(predicted)
         return
-    for row in found["files"]:
+    for row in predicted["files"]:
         place = f" row {row['row']}" if "row" in row else ""
         say(f"{shown(row['file'], LONGEST_LINE)}{place}: {', '.join(map(_prediction, row['predictions']))}")
 

@@ -59,12 +59,12 @@ def list_studies(json: Json = False) -> None:
     """
     from velodrome.api import study
 
-    found = study.list()
+    rows = study.list()
     if json:
-        say_json(found)
+        say_json(rows)
         return
-    for one in found:
-        say(f"{one['name']:<16} {one['title']}")
+    for row in rows:
+        say(f"{row['name']:<16} {row['title']}")
 
 
 @app.command("show")

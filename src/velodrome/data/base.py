@@ -45,7 +45,7 @@ class Checked:
 
 
 #: How many of each kind are named.
-NAMED = 10
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Faults:
 
     def add(self, what: str, name: object, reason: str = "", *, remedy: str = "left out", count: int = 1) -> None:
         remedy, so_far, first = self._by_kind.get(what, (remedy, 0, []))
-        if len(first) < NAMED:
+        if len(first) < MOST_NAMED:
             first.append(f"{shown(name)}: {shown(reason)}" if reason else shown(name))
         self._by_kind[what] = (remedy, so_far + count, first)
 
@@ -87,7 +87,7 @@ class Faults:
         """Add faults that were collected elsewhere."""
         for fault in faults:
             remedy, so_far, first = self._by_kind.get(fault.what, (fault.remedy, 0, []))
-            self._by_kind[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:NAMED])
+            self._by_kind[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:MOST_NAMED])
 
     @property
     def because(self) -> str:

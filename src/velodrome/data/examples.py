@@ -9,60 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, ClassVar, Generic, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from velodrome.data.base import DataError
-from velodrome.data.lazy_numpy import NDArray, np
-
-Number = TypeVar("Number", bound="np.generic")
-
-#: Mapped files up to this size may come into the process whole.
-WINDOW = 128 << 20
-
-
-def is_mapped(array: object) -> TypeGuard[np.memmap[Any, Any]]:
-    """Whether an array is mapped from a file, so that reading its rows makes the process grow."""
-    return isinstance(array, np.memmap)
-
-
-class Gather(Generic[Number]):
-    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
-
-    def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
-        self._rows: NDArray[Number] = np.asarray(rows)
-        self._stream: IO[bytes] | None = None
-        if is_mapped(rows) and rows.nbytes > window and rows.flags.c_contiguous:
-            self._stream, self._start = _open_file(rows)
-        self._numbers = int(np.prod(rows.shape[1:]))
-        self._each = self._numbers * rows.dtype.itemsize
-
-    def __call__(self, indices: NDArray[np.int64]) -> NDArray[Number]:
-        if self._stream is None:
-            return self._rows.take(indices, axis=0)
-        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self._rows):
-            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self._rows)} were asked for")
-        out = np.empty((len(indices), *self._rows.shape[1:]), self._rows.dtype)
-        file = self._stream.fileno()
-        for row, place in zip(out.reshape(len(indices), self._numbers), indices.tolist(), strict=True):
-            if os.preadv(file, [row.data], self._start + place * self._each) != self._each:
-                raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
-        return out
-
-
-def _open_file(rows: np.memmap[Any, Any]) -> tuple[IO[bytes], int]:
-    """The file behind a mapped array, and where in it the array begins; a slice begins later than its file's array."""
-    whole = rows
-    while is_mapped(whole.base):
-        whole = whole.base
-    if rows.filename is None:
-        raise DataError("rows are mapped from no file that has a name")
-    return Path(rows.filename).open("rb"), rows.offset + rows.ctypes.data - whole.ctypes.data
-
+from velodrome.data.arrays import Gather, NDArray, is_mapped, np
 
 Named: TypeAlias = "Mapping[str, NDArray[Any]]"
 #: Makes other targets from those of a part.
@@ -117,6 +69,11 @@ class ExamplePart:
     def labels(self) -> NDArray[np.int64]:
         """The only target of labelled images (count)."""
         return self.targets[TARGET]
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that it holds."""
+        return *self.inputs.values(), *self.targets.values()
 
     @property
     def input_fields(self) -> tuple[ArrayField, ...]:
@@ -179,6 +136,10 @@ class DerivedPart(ComputedPart):
 
     def __len__(self) -> int:
         return len(self.part)
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.part.arrays
 
     @property
     def input_fields(self) -> tuple[ArrayField, ...]:
@@ -254,6 +215,11 @@ class ExampleSet:
     @property
     def parts(self) -> tuple[ExamplePart, ExamplePart, ExamplePart]:
         return self.train, self.validation, self.test
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that its parts hold; each is there once, however many parts share it."""
+        return tuple({id(array): array for part in self.parts for array in part.arrays}.values())
 
     @property
     def inputs(self) -> tuple[ArrayField, ...]:
@@ -337,11 +303,15 @@ class Text:
     caveats: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
+    @property
+    def arrays(self) -> tuple[NDArray[np.int32], ...]:
+        return self.train, self.validation, self.test
+
     def identity(self) -> dict[str, Any]:
         """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
         counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
         content = hashlib.blake2b((json.dumps(counts) + "\n".join(self.vocabulary)).encode(), digest_size=8)
-        for part in (self.train, self.validation, self.test):
+        for part in self.arrays:
             for first in range(0, len(part), _WORDS_AT_ONCE):
                 content.update(np.ascontiguousarray(part[first : first + _WORDS_AT_ONCE]).data)
         return {**counts, "fingerprint": content.hexdigest()}

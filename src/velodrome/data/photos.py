@@ -14,21 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
 from velodrome.data.base import Fault, Faults, Progress
 from velodrome.data.examples import ExampleSet, image_part, image_set
-from velodrome.data.lazy_numpy import NDArray, np
-from velodrome.data.source import CachedSource, Description, check_room, notes_of
+from velodrome.data.source import CachedSource, Description, check_disk_space, notes_of
 from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
-    Pick,
     divide,
     fingerprints_of_files,
-    large_enough,
-    mapped,
-    picked,
     sizes_of,
+    trainable_classes,
     unused_validation,
     with_split_warnings,
 )
@@ -36,7 +33,7 @@ from velodrome.data.storage.trees import File, Tree
 from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
-    from velodrome.data.pictures import Look
+    from velodrome.data.pictures import Header
 
 #: How many file headers are read to find the shape of images that were not decoded yet.
 _SAMPLE = 64
@@ -122,7 +119,7 @@ def write_arrays(
     Classes with too few training examples are a fault; what there is of them elsewhere is left out.
     """
     label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
-    trained = large_enough(label, part, class_names, faults)
+    trained = trainable_classes(label, part, class_names, faults)
     kept = trained[label]
     label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
     names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
@@ -188,13 +185,13 @@ class PhotoSet(CachedImageSet):
         )
 
     def count(self) -> Counted:
-        from velodrome.data.pictures import look_at_all
+        from velodrome.data.pictures import read_headers
 
         listing = self.lister()
         step = max(1, len(listing.files) // _SAMPLE)
         chosen = self.size and self.channels
-        looks = {} if chosen else look_at_all(listing.tree, listing.files[::step], lambda done: None)[0]
-        shape = self._form(looks.values()) if looks or chosen else None
+        headers = {} if chosen else read_headers(listing.tree, listing.files[::step], lambda done: None)[0]
+        shape = self._form(headers.values()) if headers or chosen else None
         sizes = Counter(listing.parts)
         return Counted(
             (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
@@ -221,7 +218,7 @@ class PhotoSet(CachedImageSet):
         # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
         usable, shape = self._shape(listing, faults, reading)
         large = shape[0] * shape[1] > 64 * 64
-        check_room(
+        check_disk_space(
             self.name, len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
             "choose a smaller size, for example ?size=64x64 after the name" if large else "free some space",
         )
@@ -242,17 +239,17 @@ class PhotoSet(CachedImageSet):
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
     ) -> tuple[list[int], tuple[int, int, int]]:
         """Places of the files worth decoding, and the shape all shall have."""
-        from velodrome.data.pictures import look_at_all
+        from velodrome.data.pictures import read_headers
 
         if self.size and self.channels:
             return list(range(len(listing.files))), self._form(())
-        looks, failed = look_at_all(listing.tree, listing.files, advance)
+        headers, failed = read_headers(listing.tree, listing.files, advance)
         for place, reason in failed.items():
             faults.add("images that cannot be read", listing.files[place].name, reason)
-        if not looks:
+        if not headers:
             raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
-        height, width, channels = self._form(looks.values())
-        for place, header in looks.items():
+        height, width, channels = self._form(headers.values())
+        for place, header in headers.items():
             name = listing.files[place].name
             if not self.size and (header.height, header.width) != (height, width):
                 faults.add(
@@ -264,10 +261,10 @@ class PhotoSet(CachedImageSet):
                     "grey images among colour ones (add ?channels=3 to the name to ask for colour)", name,
                     remedy="turned into colour",
                 )
-        return list(looks), (height, width, channels)
+        return list(headers), (height, width, channels)
 
-    def _form(self, looks: Collection[Look]) -> tuple[int, int, int]:
+    def _form(self, headers: Collection[Header]) -> tuple[int, int, int]:
         """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has
         it."""
-        height, width = self.size or Counter((look.height, look.width) for look in looks).most_common(1)[0][0]
-        return height, width, self.channels or max(look.channels for look in looks)
+        height, width = self.size or Counter((header.height, header.width) for header in headers).most_common(1)[0][0]
+        return height, width, self.channels or max(header.channels for header in headers)

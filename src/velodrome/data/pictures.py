@@ -61,7 +61,7 @@ class TooManyPixels(Unreadable):
 
 
 @dataclass(frozen=True)
-class Look:
+class Header:
     """What the header of an image file says."""
 
     height: int
@@ -69,13 +69,13 @@ class Look:
     channels: int
 
 
-def look(stream: IO[bytes], size: int) -> Look:
+def read_header(stream: IO[bytes], size: int) -> Header:
     """Size and channels as they are when the picture is held upright, without decoding it."""
     try:
         with _opened(stream, size) as image:
             turned = _may_be_turned(image) and image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8)
             width, height = image.size[::-1] if turned else image.size
-            return Look(height, width, 1 if image.mode in _GREY else 3)
+            return Header(height, width, 1 if image.mode in _GREY else 3)
     except Unreadable:
         raise
     except Exception as error:  # a damaged file may raise anything at all in a decoder
@@ -148,18 +148,18 @@ def _reason(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def look_at_all(
+def read_headers(
     tree: Tree, files: Sequence[File], advance: Callable[[int], None]
-) -> tuple[dict[int, Look], dict[int, str]]:
+) -> tuple[dict[int, Header], dict[int, str]]:
     """What the headers say by the places of the files, and why some cannot be read."""
-    looks: dict[int, Look] = {}
+    headers: dict[int, Header] = {}
 
-    def look_at(place: int) -> None:
+    def read(place: int) -> None:
         with tree.open(files[place].name) as stream:
-            looks[place] = look(stream, files[place].bytes)
+            headers[place] = read_header(stream, files[place].bytes)
 
-    failed = _each_in_threads(look_at, files, advance)
-    return dict(sorted(looks.items())), failed
+    failed = _each_in_threads(read, files, advance)
+    return dict(sorted(headers.items())), failed
 
 
 def decode_all(

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from velodrome.data.arrays import Gather, NDArray, is_mapped, np
 from velodrome.data.base import Faults
-from velodrome.data.examples import ChannelStatistics, ExampleSet, Gather, is_mapped
-from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.examples import ChannelStatistics, ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text

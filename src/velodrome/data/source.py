@@ -214,7 +214,7 @@ def _faults(about: dict[str, Any]) -> list[Fault]:
     return [Fault.from_json(fields) for fields in about["faults"]]
 
 
-def check_room(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
+def check_disk_space(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
     """Refuse what would not fit on the disk of the cache once it is decoded."""
     home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,13 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -99,42 +99,12 @@ def divide(
     return train, validated, test
 
 
-#: Some rows of an array, by their numbers.
-Pick: TypeAlias = "Callable[[NDArray[Any], NDArray[np.int64]], NDArray[Any]]"
 
 
-def picked(array: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Some rows: neighbours stay mapped, shared by all processes of a host; a scattered choice is copied."""
-    together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
-    taken: NDArray[Any] = array[int(rows[0]) : int(rows[-1]) + 1] if together else array[rows]
-    return taken
 
 
-@dataclass(frozen=True)
-class ChosenRows:
-    """Some rows of memory-mapped images: only the slices that are read are copied."""
-
-    images: NDArray[np.uint8]
-    rows: NDArray[np.int64]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.rows), *self.images.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[np.uint8]:
-        return self.images.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape)
-
-    def __getitem__(self, taken: slice) -> NDArray[np.uint8]:
-        return self.images[self.rows[taken]]
 
 
-#: For a single pass from front to back: nothing is copied until it is read.
-mapped: Pick = ChosenRows  # type: ignore[assignment]
 
 
 def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:
@@ -153,7 +123,7 @@ def _drawn_for_test(train: int) -> int:
     return held_out(train, TEST_SHARE)
 
 
-def large_enough(
+def trainable_classes(
     labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
     *, noun: str = "images",
 ) -> NDArray[np.bool_]:

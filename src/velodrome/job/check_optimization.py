@@ -66,9 +66,9 @@ def _check_own_optimizer(job: Job, strategy: Strategy) -> None:
         raise BadRequest(
             f"--optimizer {job.optimizer!r}: write your own as module:function, for example my_optimizers:make"
         )
-    for option, given in (("--learning-rate", job.learning_rate), ("--weight-decay", job.weight_decay)):
-        if given is not None:
-            raise BadRequest(f"{option} {given:g}: {job.optimizer!r} decides it, which is used as is; set it there")
+    for option, value in (("--learning-rate", job.learning_rate), ("--weight-decay", job.weight_decay)):
+        if value is not None:
+            raise BadRequest(f"{option} {value:g}: {job.optimizer!r} decides it, which is used as is; set it there")
     if strategy.no_own_optimizer is not None:
         raise BadRequest(
             f"--optimizer {job.optimizer!r}: {job.engine}/{strategy.name} {strategy.no_own_optimizer}, or an optimizer "
@@ -85,13 +85,13 @@ def _check_schedule(job: Job) -> None:
         raise BadRequest(f"--milestones {job.milestones!r} belong to --schedule step, and it is {job.schedule!r}")
     spans = parse_milestones(job.milestones) if job.milestones else []
     if job.schedule_by == "epoch":
-        given = [("--warmup", [Span.parse(job.warmup)] if job.warmup else []), ("--milestones", spans)]
-        for option, several in given:
+        options = [("--warmup", [Span.parse(job.warmup)] if job.warmup else []), ("--milestones", spans)]
+        for option, several in options:
             if wrong := [span for span in several if not span.epochs or span.amount % 1]:
                 raise BadRequest(
                     f"{option} {wrong[0].amount:g}: --schedule-by epoch needs whole epochs, such as 2epochs"
                 )
-    if any(one.epochs != other.epochs for one, other in pairwise(spans)):
+    if any(span.epochs != following.epochs for span, following in pairwise(spans)):
         raise BadRequest(f"--milestones {job.milestones!r}: give all of them in steps, or all in epochs")
     if [span.amount for span in spans] != sorted({span.amount for span in spans}):
         raise BadRequest(f"--milestones {job.milestones!r}: each must be larger than the one before")
@@ -119,7 +119,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
         raise BadRequest(f"--optimizer {job.optimizer!r}: {engine.title} has {', '.join(engine.optimizers)}; choose "
                          f"one of them, or {_others(lambda other: _has_optimizer(other, job))}")
     if job.weights and not job.weights.lower().endswith(engine.weights_files):
-        ending = next(one for one in WEIGHTS_FILES if job.weights.lower().endswith(one))
+        ending = next(each for each in WEIGHTS_FILES if job.weights.lower().endswith(each))
         raise BadRequest(
             f"--weights {job.weights!r} is a file of Keras, and {engine.title} reads {', '.join(engine.weights_files)}"
             f"; choose {_others(lambda other: ending in other.weights_files)}, or save the weights with safetensors"
@@ -132,7 +132,7 @@ def _has_optimizer(engine: Engine, job: Job) -> bool:
 
 def _others(able: Callable[[Engine], bool]) -> str:
     """The engines that can do something, as an option."""
-    return f"--engine {' or '.join(one.name for one in engines() if able(one))}"
+    return f"--engine {' or '.join(engine.name for engine in engines() if able(engine))}"
 
 
 def scale_of_rate(job: Job, strategy: Strategy) -> float:

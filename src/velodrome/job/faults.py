@@ -74,16 +74,16 @@ def _when(text: str, words: Sequence[str]) -> tuple[float, float | None]:
             return _moment(words[1]), None
         if len(words) == 1 and ".." in words[0]:
             start, _, end = words[0].partition("..")
-            found = _moment(start), _moment(end)
-            if found[0] < found[1]:
-                return found
+            moments = _moment(start), _moment(end)
+            if moments[0] < moments[1]:
+                return moments
     except ValueError:
         pass
     raise ValueError(f"{text!r}: write when as 'at 15s', 'from 15s' or '15s..30s', in seconds since training began")
 
 
 def _moment(text: str) -> float:
-    found = 0.0 if re.fullmatch(r"0+(\.0+)?s?", text) else seconds_of(text)
-    if not math.isfinite(found):
+    seconds = 0.0 if re.fullmatch(r"0+(\.0+)?s?", text) else seconds_of(text)
+    if not math.isfinite(seconds):
         raise ValueError(text)
-    return found
+    return seconds

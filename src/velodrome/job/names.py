@@ -59,10 +59,10 @@ _LONGEST_PREFIX, _LONGEST_FIELDS = 60, 40
 
 def expand(race: Race) -> list[Entry]:
     """Every job of a race, resolved and named; refuses with a list of all that cannot be."""
-    found = combinations(race)
-    if found.wrong:
-        raise BadRequest(refusal(found.wrong))
-    return named(found.entries, race)
+    expanded = combinations(race)
+    if expanded.wrong:
+        raise BadRequest(refusal(expanded.wrong))
+    return named(expanded.entries, race)
 
 
 def named(entries: Sequence[Entry], race: Race) -> list[Entry]:
@@ -84,21 +84,21 @@ def varied_fields(race: Race) -> list[str]:
     asked: dict[str, None] = {}
     for name, values in race.vary.items():
         asked.update(dict.fromkeys(key for value in values for key in value) if name == "entry" else {name: None})
-    found = []
+    fields = []
     # A baseline that was added changes no name.
     entries = combinations(race.model_copy(update={"baseline": None, "repeat": 1})).entries
     for name in asked:
         if name in job_fields() and name not in _ALWAYS:
             words = {(entry.job.dataset, entry.job.model, _word(entry, name)) for entry in entries}
-            found += [name] if len(words) > len({word[:2] for word in words}) else []
-    return found
+            fields += [name] if len(words) > len({word[:2] for word in words}) else []
+    return fields
 
 
 def plain_names(entries: Sequence[Entry], prefix: Sequence[str] | None, fields: Sequence[str]) -> list[Entry]:
     """The entries with names of what differs; data set and model come first if a race has several."""
     if prefix is None and entries:
         prefix = several_of((entry.job.dataset, entry.job.model) for entry in entries)
-    found: list[Entry] = []
+    renamed: list[Entry] = []
     seen: set[str] = set()
     numbers: dict[str, int] = {}
     for entry in entries:
@@ -110,8 +110,8 @@ def plain_names(entries: Sequence[Entry], prefix: Sequence[str] | None, fields: 
             numbers[plain] = number = numbers.get(plain, 1) + 1
             name = f"{plain}-again" if number == 2 else f"{plain}-again-{number - 1}"
         seen.add(name)
-        found.append(replace(entry, name=name))
-    return found
+        renamed.append(replace(entry, name=name))
+    return renamed
 
 
 def _own_name(entry: Entry, fields: Sequence[str]) -> str:
@@ -174,7 +174,7 @@ _PUBLISHED = re.compile(
 @cache
 def abbreviations() -> dict[tuple[str, str], str]:
     """Letters for every strategy of every engine, each once."""
-    found: dict[tuple[str, str], str] = {}
+    letters_of: dict[tuple[str, str], str] = {}
     taken = set(_CHOSEN.values())
     for engine in engines():
         for strategy in engine.strategies:
@@ -184,10 +184,10 @@ def abbreviations() -> dict[tuple[str, str], str]:
                 while letters in taken:
                     letters += "X"
                 taken.add(letters)
-                found[key] = letters
+                letters_of[key] = letters
             else:
-                found[key] = _CHOSEN[key]
-    return found
+                letters_of[key] = _CHOSEN[key]
+    return letters_of
 
 
 @dataclass(frozen=True)
@@ -220,17 +220,17 @@ class PublishedName:
 
 def parse(name: str) -> PublishedName:
     """The parts of a name, or `BadRequest` if it does not follow the scheme."""
-    found = _PUBLISHED.fullmatch(name)
+    match = _PUBLISHED.fullmatch(name)
     strategies = {letters: key for key, letters in abbreviations().items()}
-    if found is None or found["letters"] not in strategies:
+    if match is None or match["letters"] not in strategies:
         raise BadRequest(
             f"{name!r} does not follow the published scheme: expected a name such as "
             "'MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652'"
         )
-    engine, strategy = strategies[found["letters"]]
+    engine, strategy = strategies[match["letters"]]
     return PublishedName(
-        engine, strategy, int(found["group"]), int(found["size"]), found["label"], int(found["instances"]),
-        int(found["batch"]), found["instance_type"], int(found["epochs"]), found["stamp"],
+        engine, strategy, int(match["group"]), int(match["size"]), match["label"], int(match["instances"]),
+        int(match["batch"]), match["instance_type"], int(match["epochs"]), match["stamp"],
     )
 
 
@@ -274,12 +274,12 @@ def _part(job: Job) -> str:
 
 def sizes_of(jobs: Iterable[Job], known: Mapping[str, int]) -> dict[str, int]:
     """The data size of each job's training set; one that is known stays, whatever the data looks like now."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for job in jobs:
         part = _part(job)
-        if part not in found:
-            found[part] = known[part] if part in known else _size(job)
-    return found
+        if part not in sizes:
+            sizes[part] = known[part] if part in known else _size(job)
+    return sizes
 
 
 def stamped(race: Race, written: Race | None) -> Race:
@@ -306,12 +306,12 @@ def published_names(
     kind = instance_type or local_type()
     groups: dict[PublishedName, int] = {}
     sizes = sizes_of(jobs, sizes or {})
-    found = []
+    names = []
     for job in jobs:
         name = PublishedName(
             job.engine, job.strategy, 0, sizes[_part(job)], label_of(job.dataset), len(roles_of(job)), job.batch_size,
             kind, job.epochs, stamp,
         )
         groups[name] = groups.get(name, 0) + 1
-        found.append(str(PublishedName(**{**vars(name), "group": groups[name]})))
-    return found
+        names.append(str(PublishedName(**{**vars(name), "group": groups[name]})))
+    return names

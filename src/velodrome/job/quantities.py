@@ -12,24 +12,24 @@ _UNITS = (3600.0, 60.0, 1.0)
 
 def seconds_of(value: Any) -> float:
     """A duration in seconds: `20m`, `1h30m`, `90s`, or a number; `ValueError` if it is none or not positive."""
-    found = math.nan
+    seconds = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
+        seconds = float(value)
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip().lower().replace(" ", ""))):
         parts = [float(part) * unit for part, unit in zip(match.groups(), _UNITS, strict=True) if part]
-        found = sum(parts) if parts else math.nan
-    if not 0 < found < math.inf:
+        seconds = sum(parts) if parts else math.nan
+    if not 0 < seconds < math.inf:
         raise ValueError("write a duration of more than zero as 20m, 1h30m or 90s")
-    return found
+    return seconds
 
 
 def share_of(value: Any) -> float:
     """A share as a fraction: `5%` or 0.05; `ValueError` if it is none between 0 and 100 %."""
     text = str(value).strip()
     try:
-        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        found = math.nan
-    if isinstance(value, bool) or not 0 < found < 1:
+        share = math.nan
+    if isinstance(value, bool) or not 0 < share < 1:
         raise ValueError("write a share between 0 and 100 % as 5% or 0.05")
-    return found
+    return share

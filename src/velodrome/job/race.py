@@ -189,7 +189,7 @@ def _sentence(error: Any) -> str:
 
 def parse_vary(words: list[str]) -> dict[str, list[Any]]:
     """`field=a,b` words; `entry=tensorflow/parameter-server:1,torch/ddp` names engine, strategy and servers at once."""
-    found: dict[str, list[Any]] = {}
+    varied: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")
         name = name.strip().replace("-", "_")
@@ -200,10 +200,10 @@ def parse_vary(words: list[str]) -> dict[str, list[Any]]:
             raise BadRequest(f"--vary {word!r}: no field {name!r}; {hint}")
         items = [item.strip() for item in _split(word, values)]
         try:
-            found[name] = [_entry(item) for item in items] if name == "entry" else list(items)
+            varied[name] = [_entry(item) for item in items] if name == "entry" else list(items)
         except ValueError as error:
             raise BadRequest(f"--vary entry: {error}") from None
-    return found
+    return varied
 
 
 def _split(word: str, values: str) -> list[str]:
@@ -253,7 +253,7 @@ def combinations(race: Race) -> Combinations:
     """
     if (sentence := _too_many(race)) is not None:
         raise BadRequest(f"this race cannot run: {sentence}")
-    found = Combinations()
+    expanded = Combinations()
     engine = race.engine or DEFAULT_ENGINE
     seen: dict[str, bool] = {}
     taking_part: list[tuple[Job, str]] = []
@@ -268,29 +268,29 @@ def combinations(race: Race) -> Combinations:
             job = within_limits(asked, engine) if adapts else asked
             resolved = resolve(job, engine)
         except BadRequest as error:
-            found.wrong.append(f"{_described(values) or 'the base job'}: {error}")
+            expanded.wrong.append(f"{_described(values) or 'the base job'}: {error}")
             continue
         adapted = job.workers != asked.workers
         if adapted:
-            found.adapted[f"{resolved.engine}/{resolved.strategy}"] = job.workers
+            expanded.adapted[f"{resolved.engine}/{resolved.strategy}"] = job.workers
         key = resolved.model_dump_json()
         if key in seen and (adapted or seen[key]):
             continue
         seen[key] = adapted
         taking_part.append((job, resolved.engine))
-        found.entries += _repetitions(resolved, race.repeat)
+        expanded.entries += _repetitions(resolved, race.repeat)
     if race.baseline:
         singles = baselines(taking_part) if varies_distribution(race.vary) else ()
         for added in (*singles, *controls(taking_part)):
             key = added.model_dump_json()
             if key not in seen:
                 seen[key] = True
-                found.entries += _repetitions(added, race.repeat, baseline=True)
-    jobs = len(found.entries) // race.repeat * race.most
+                expanded.entries += _repetitions(added, race.repeat, baseline=True)
+    jobs = len(expanded.entries) // race.repeat * race.most
     if jobs > MOST_JOBS:
         raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, and a race has at most "
                          f"{MOST_JOBS:,}: vary fewer values, repeat them less often, or leave baselines out")
-    return found
+    return expanded
 
 
 def _repetitions(job: Job, repeat: int, *, baseline: bool = False) -> list[Entry]:

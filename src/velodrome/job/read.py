@@ -61,10 +61,10 @@ def _sentence(error: Any) -> str:
     if not name:  # what several fields say together
         return reason_of(error)
     option = "--fault" if name == "faults" else flag(name)
-    given, reason = repr(error["input"]), reason_of(error)
+    value, reason = repr(error["input"]), reason_of(error)
     if isinstance(error["input"], dict | list):
-        given = repr(in_words(error["input"]))
-    return f"{option}: {reason}" if given in reason else f"{option} {given}: {reason}"
+        value = repr(in_words(error["input"]))
+    return f"{option}: {reason}" if value in reason else f"{option} {value}: {reason}"
 
 
 def reason_of(error: Any) -> str:

@@ -14,6 +14,7 @@ from velodrome.catalog.registry import (
     engine_alone,
     engine_of,
     engines,
+    engines_with,
     known_strategy,
     options,
     options_of,
@@ -122,10 +123,11 @@ def _with_task(job: Job) -> Job:
 
 def _stock_forms() -> str:
     """The strategies that have a stock form, as the end of a sentence."""
-    found = [
-        f"{engine.name}/{one.name}" for engine in engines() for one in engine.strategies if one.implementation.stock
+    having = [
+        f"{engine.name}/{strategy.name}" for engine in engines() for strategy in engine.strategies
+        if strategy.implementation.stock
     ]
-    return f"these have: {', '.join(found)}" if found else "none has"
+    return f"these have: {', '.join(having)}" if having else "none has"
 
 
 def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
@@ -140,7 +142,7 @@ def _with_engine(job: Job, default: str) -> Job:
     """The job with an engine, if none was given: the default, or the first that has its strategy if that has not."""
     if "engine" in job.model_fields_set:
         return job
-    having = [engine.name for engine in engines() if any(one.name == job.strategy for one in engine.strategies)]
+    having = engines_with(job.strategy)
     return job.model_copy(update={"engine": having[0] if having and default not in having else default})
 
 
@@ -198,7 +200,7 @@ def has_baselines(vary: Mapping[str, Sequence[Any]], job: Mapping[str, Any]) -> 
 
 def _controlled() -> set[str]:
     """The names of strategies that need a control."""
-    return {one.name for engine in engines() for one in engine.strategies if one.needs_control}
+    return {strategy.name for engine in engines() for strategy in engine.strategies if strategy.needs_control}
 
 
 def baselines(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:

@@ -90,8 +90,8 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
     counts = sorted({job.workers for job in open_ones})
     if len(counts) < 2:
         return ""
-    found = next(filter(None, (_BATCH.search(job.script_args) for job in open_ones)), None)
-    flag, size, where = (found[1], int(found[3]), "") if found else (
+    match = next(filter(None, (_BATCH.search(job.script_args) for job in open_ones)), None)
+    flag, size, where = (match[1], int(match[3]), "") if match else (
         *_declared(source, _BATCH_FLAG), " (the script's default)")
     if not flag:
         return ("if the script's batch size is per process, as in most DDP scripts, the global batch grows with the "
@@ -99,15 +99,15 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
                 "--script-args \"--batch-size {64/workers}\", by whatever name the script has for it")
     sizes = " and ".join(f"{size * count} with {count} worker{'' if count == 1 else 's'}"
                          for count in (counts[0], counts[-1]))
-    instead = divided_batch(found[0] if found else f"{flag} {size}")
+    instead = divided_batch(match[0] if match else f"{flag} {size}")
     return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
-            f"{sizes}, which is another training; to keep it, write {instead}{'' if found else ' in --script-args'}")
+            f"{sizes}, which is another training; to keep it, write {instead}{'' if match else ' in --script-args'}")
 
 
 def divided_batch(arguments: str) -> str:
     """The argument that keeps the global batch: the one for the batch divided by the workers, or an example."""
-    found = _BATCH.search(arguments)
-    return f"{found[1]}{found[2]}{{{found[3]}/workers}}" if found else "--batch-size {64/workers}"
+    match = _BATCH.search(arguments)
+    return f"{match[1]}{match[2]}{{{match[3]}/workers}}" if match else "--batch-size {64/workers}"
 
 
 def is_length(flag: str) -> bool:
@@ -118,14 +118,14 @@ def is_length(flag: str) -> bool:
 def lengths(arguments: str, source: str = "") -> dict[str, int]:
     """How many `steps` or `epochs` a script trains: by its arguments, or else by the defaults that it declares in its
     text, `source`."""
-    given = options_of(arguments)
-    found: dict[str, int] = {}
+    options = options_of(arguments)
+    numbers: dict[str, int] = {}
     for what, pattern in _LENGTH_FLAGS.items():
-        value = next((value for flag, value in given.items() if pattern.fullmatch(flag)), None)
+        value = next((value for flag, value in options.items() if pattern.fullmatch(flag)), None)
         number = str(_declared(source, pattern)[1] if value is None else value)
         if re.fullmatch(r"[1-9]\d{0,9}", number):
-            found[what] = int(number)
-    return found
+            numbers[what] = int(number)
+    return numbers
 
 
 def options_of(text: str) -> dict[str, str]:
@@ -134,16 +134,16 @@ def options_of(text: str) -> dict[str, str]:
         words = shlex.split(text)
     except ValueError:
         return {"": text}
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     name = ""
     for word in words:
         if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
             name, _, value = word.partition("=")
-            found[name] = value
+            options[name] = value
         else:
-            found[name or f"word {len(found)}"] = word
+            options[name or f"word {len(options)}"] = word
             name = ""
-    return found
+    return options
 
 
 def _declared(source: str, wanted: re.Pattern[str]) -> tuple[str, int]:
@@ -182,14 +182,14 @@ def _options(text: str) -> list[str]:
         words = [shlex.quote(word) for word in shlex.split(text)]
     except ValueError:
         words = text.split()
-    found: list[str] = []
+    parts: list[str] = []
     for word in words:
         begins = word.startswith("-") and not re.fullmatch(r"-[\d.]+", word)
-        if begins or not found or not found[-1].startswith("-"):
-            found.append(word)
+        if begins or not parts or not parts[-1].startswith("-"):
+            parts.append(word)
         else:
-            found[-1] += f" {word}"
-    return found
+            parts[-1] += f" {word}"
+    return parts
 
 
 #: Fields that mean something for a script; it decides the others itself.

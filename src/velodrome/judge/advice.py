@@ -154,7 +154,7 @@ def _larger(workers: int, efficiency: float, cores: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Settling:
+class RunsNeeded:
     """Further repetitions, and what each configuration that is left would take for them."""
 
     #: None if more than is sensible would be needed.
@@ -200,8 +200,8 @@ class Settling:
         return {"repetitions": self.repetitions, "runs": self.runs, "seconds": self.total_seconds, "each": each}
 
 
-def settling(question: Question) -> Settling:
+def runs_needed(question: Question) -> RunsNeeded:
     """What it would cost to settle a question that is open."""
     seconds = {one.name: one.row.mean("total_seconds") or 0.0 for one in question.survivors}
     option = "--accuracy-margin" if question.scale == "points" else "--tolerance"
-    return Settling(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))
+    return RunsNeeded(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))

@@ -1,4 +1,5 @@
-"""Time: how much longer running jobs will take, and which configurations fit into a budget often enough for a claim.
+"""The time of a race: how much longer its jobs will take, which configurations fit into its budget often enough for a
+claim, and how it ended.
 
 Pure functions, so that the plan of a race and the race itself decide alike. Nothing is claimed before the third
 repetition (`judge/blocks.py`); a budget that ends earlier had better leave configurations out.
@@ -10,16 +11,19 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from velodrome.catalog.registry import SINGLE
+from velodrome.events.endings import ended_early
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
 from velodrome.job.script import is_length, options_of
 from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.compare import Row
 from velodrome.judge.configuration import Configuration
 from velodrome.judge.estimate import Estimate
-from velodrome.judge.phrases import in_words
+from velodrome.judge.judge import Dropped, TaskOutcome, tries
+from velodrome.judge.phrases import as_option, in_list, in_words
 
 #: The share of a budget that disturbed runs may take which are repeated.
 REPEATED_SHARE = 0.2
@@ -221,3 +225,99 @@ def _longer(one: Job, other: Job) -> float | None:
         except (ValueError, ZeroDivisionError):
             return None
     return factor if 0 < factor < math.inf else None
+
+
+Stopped = Literal["sure", "budget", "max-repeat", "hopeless"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a race ended, and how it stands."""
+
+    stopped: Stopped
+    repetitions: int
+    tasks: tuple[TaskOutcome, ...]
+    dropped: tuple[Dropped, ...]
+    #: Configurations that never ran, because the budget was over.
+    not_run: tuple[str, ...] = ()
+    #: Configurations that ran no more, because the others needed the budget; nobody has beaten them.
+    left_out: tuple[str, ...] = ()
+    #: Seconds of a budget that lets two configurations reach the first repetition after which something is claimed;
+    #: None if they did.
+    enough: float | None = None
+
+    @property
+    def sure(self) -> bool:
+        return self.stopped == "sure"
+
+    @property
+    def sentence(self) -> str:
+        """Why it ended."""
+        times = "1 repetition" if self.repetitions == 1 else f"{self.repetitions} repetitions"
+        if self.stopped == "sure":
+            rest = self.not_run + self.left_out
+            return f"Sure after {times}" + (f" without {in_list(rest)}, left out by the budget; a larger --budget "
+                                            "includes them." if rest else ".")
+        if self.stopped == "budget":
+            lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
+            lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
+            more = "" if self.enough is None else (
+                f": there is no verdict before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would "
+                "let two configurations reach it")
+            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget "
+                    f"continues{more}.")
+        if self.stopped == "hopeless":
+            return f"Stopped after {times}: no configuration can win."
+        return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sure": self.sure, "stopped": self.stopped, "repetitions": self.repetitions,
+            "tasks": [task.as_json() for task in self.tasks], "not_run": list(self.not_run),
+            "left_out": list(self.left_out), "enough_seconds": self.enough,
+        }
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a race ran of the grid in which every configuration has as many runs as the one with the most."""
+
+    configurations: int
+    repetitions: int
+    runs: int
+    seconds: float
+    grid_seconds: float
+    #: Runs that were ended early.
+    ended: int = 0
+
+    @property
+    def grid_runs(self) -> int:
+        return self.configurations * self.repetitions
+
+    @property
+    def sentence(self) -> str:
+        """`41 of the 120 runs of the full grid: 6 min of about 18 min.`"""
+        grid = f"{self.configurations} configurations × {self.repetitions} repetitions"
+        if self.runs >= self.grid_runs and not self.ended:
+            return f"All {self.runs} runs of the grid took {in_words(self.seconds)} ({grid})."
+        early = f", {self.ended} of them ended early," if self.ended else ""
+        return (f"{self.runs} of the {self.grid_runs} runs of the full grid ({grid}){early} took "
+                f"{in_words(self.seconds)} instead of about {in_words(self.grid_seconds)}.")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"runs": self.runs, "of_runs": self.grid_runs, "seconds": self.seconds, "of_seconds": self.grid_seconds}
+
+
+def saving(rows: Sequence[Row]) -> Saving:
+    """What the drops of a race saved."""
+    repetitions = max((tries(row) for row in rows), default=0)
+    seconds = {row.name: [_seconds(result) for result in row.results] for row in rows}
+    ended = [_seconds(result) for row in rows for result in row.failures if ended_early(result)]
+    return Saving(
+        len(rows), repetitions, sum(map(tries, rows)), sum(map(sum, seconds.values())) + sum(ended),
+        sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()), len(ended),
+    )
+
+
+def _seconds(result: Mapping[str, Any]) -> float:
+    return float(result["seconds"].get("total") or 0.0)

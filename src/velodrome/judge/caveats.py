@@ -1,5 +1,4 @@
-"""Reasons to doubt the figures of a race: speedups that are too good to be true, scripts that train otherwise with more
-workers, and runs that did not run with the others of their repetition.
+"""What a reader of a verdict must know beside its three lines: why it may be wrong, and what figures leave out.
 
 Pure functions from rows to sentences.
 """
@@ -8,152 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-import numpy as np
-
 from velodrome.catalog.exchange import ASYNCHRONOUS
-from velodrome.job.script import divided_batch, fields_in
-from velodrome.judge.blocks import Block, fit, logarithms
-from velodrome.judge.compare import Row, tasks_of
-from velodrome.judge.conditions import slowdown
-from velodrome.judge.measures import THROUGHPUT, Result
-from velodrome.judge.phrases import in_list
-from velodrome.judge.statistics import Ratio
-
-#: A smaller change of a machine's speed is not worth a word.
-LEAST_DRIFT = 0.1
-#: Without repetitions the noise is not known: an efficiency up to this may be noise.
-MOST_OF_ONE_RUN = 1.2
-#: Up to this, an efficiency above 100 % is no reason for doubt.
-_LEVEL = 1.05
-#: The next step where a script trains otherwise with more workers.
-KEEP_BATCH = ("race again with an argument that keeps the global batch, as --script-args \"--batch-size {64/workers}\" "
-              "does, with the name and number that your script has for it.")
-#: The next step where a script sets its own seed, so that only its speed was repeated.
-OTHER_SEEDS = ("give each repetition of the script another seed, by an argument such as --script-args "
-               "\"--seed {seed}\" or from the variable VELODROME_SEED, and race again.")
-#: Batches that differ by less are the same: the last one of an epoch is smaller.
-_SAME_BATCH = 1.25
-
-
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """Sentences, without their full stop, on configurations that are another training, or faster than can be."""
-    others = other_trainings(rows)
-    return [*others.values(), *(_too_good(row, *found) for row in rows
-                                if row.name not in others and (found := _excess(row, _allowed(rows))))]
-
-
-def _allowed(rows: Sequence[Row]) -> float:
-    """What other programs may have slowed a baseline by is no reason for doubt: ranges allow for it."""
-    return math.exp(max((slowdown(result) for row in rows for result in row.results), default=0.0))
-
-
-def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
-    """Why scripts train otherwise with more workers, by the name of their rows: their steps take more examples."""
-    fewest: dict[str, Row] = {}
-    for row in sorted((row for row in rows if row.is_script), key=lambda row: row.workers):
-        fewest.setdefault(row.configuration.key_without(frozenset({"workers"})), row)
-    found = {}
-    for row in rows if fewest else ():
-        base = fewest.get(row.configuration.key_without(frozenset({"workers"})), row)
-        mine, least = _examples_per_step(row), _examples_per_step(base)
-        if base is not row and mine and least and mine > _SAME_BATCH * least:
-            found[row.name] = (
-                f"{row.name} trains on {mine:,.0f} examples a step, and with {_workers(base)} it is {least:,.0f}: that "
-                "is another training, whose accuracy and speed do not compare; keep the global batch by an argument "
-                f"such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
-            )
-    return found
-
-
-def suspects(rows: Sequence[Row]) -> dict[str, str]:
-    """What to write beside speedup and scaling of rows that they do not hold for, by name."""
-    implausible = {row.name: "implausible" for row in rows if _excess(row, _allowed(rows))}
-    return implausible | dict.fromkeys(other_trainings(rows), "another training")
-
-
-def _examples_per_step(row: Row) -> float | None:
-    """Examples that all workers of a script train on in a step, as it reported them."""
-    examples, steps = row.mean("examples_per_second"), row.mean("batches_per_second")
-    return examples / steps if examples and steps else None
-
-
-def _workers(row: Row) -> str:
-    return f"{row.workers} worker{'' if row.workers == 1 else 's'}"
-
-
-def one_seed_note(names: Sequence[str]) -> str:
-    """A sentence, without its full stop, on scripts whose repetitions are one training; empty if there is none."""
-    if not names:
-        return ""
-    return (f"all repetitions of {in_list(list(names))} reported the same figures, as a script does that sets its own "
-            "seed, so they show the quality of one training only")
-
-
-def late_note(rows: Sequence[Row]) -> str:
-    """A sentence, without its full stop, on configurations that mostly ran after their repetitions; empty if none did.
-
-    Comparing within repetitions removes what changed on the machine only for those that ran in them. One or two late
-    runs just scatter more; where most are late, all of the change would count as theirs.
-    """
-    began: dict[Block, float] = {}
-    for row in rows:
-        for block, result in zip(row.blocks, row.results, strict=False):
-            began[block] = min(began.get(block, math.inf), _started(result))
-    latest = {block: min((began[later] for later in began if later > block), default=math.inf) for block in began}
-    counts = {row.name: (sum(_started(result) > latest[block]
-                             for block, result in zip(row.blocks, row.results, strict=False)), row.runs)
-              for row in rows}
-    name, (late, runs) = max(counts.items(), key=lambda item: item[1][0] / item[1][1], default=("", (0, 1)))
-    if 2 * late <= runs:
-        return ""
-    return (f"{late} of {runs} runs of {name} ran after later repetitions of others had begun, so machine drift biases "
-            "these runs")
-
-
-def _started(result: Result) -> float:
-    return float(result.get("started") or -math.inf)
-
-
-def drift_note(rates: Sequence[float]) -> str:
-    """A sentence on how much the machine's own speed changed between calibrations; empty if it hardly did.
-
-    Medians of three leave out a single calibration that something disturbed.
-    """
-    smooth = [median(rates[place : place + 3]) for place in range(len(rates) - 2)]
-    if not smooth or (change := 1 - min(smooth) / max(smooth)) < LEAST_DRIFT:
-        return ""
-    return (f"The machine's speed changed by {100 * change:.0f} % during the race (calibration). Every repetition ran "
-            "all configurations in a new order, so this alone makes no comparison unreliable.")
-
-
-def is_too_good(place: Ratio) -> bool:
-    """Whether an efficiency is above 100 % beyond noise: N workers do not do the work of more than N."""
-    if not place.has_interval:
-        return place.estimate > MOST_OF_ONE_RUN
-    return place.above_one and place.estimate > _LEVEL
-
-
-def _excess(row: Row, allowed: float) -> tuple[Ratio, str] | None:
-    """An efficiency that is too good to be true, and its baseline in words."""
-    if row.workers < 2:
-        return None
-    alone = row.scaling and row.scaling.divided_by(row.workers)
-    for place, baseline in ((row.efficiency, "its engine's single run"), (alone, "its own run with one worker")):
-        if place is not None and is_too_good(place.divided_by(allowed)):
-            return place, baseline
-    return None
-
-
-def _too_good(row: Row, place: Ratio, baseline: str) -> str:
-    why = ("either its batch is another one, or it trains on other data than with one worker, or something slowed the "
-           "baseline; compare what they print" if row.is_script
-           else "most likely something slowed the baseline; repeat both on an idle machine")
-    return (f"{row.name} is {place.estimate * row.workers:.1f} times as fast as {baseline}, an efficiency of "
-            f"{100 * place.estimate:.0f} %: more than 100 % is suspect, {why}")
+from velodrome.job.script import fields_in
+from velodrome.judge.attempts import cost_of_unseen
+from velodrome.judge.choice import Choice
+from velodrome.judge.compare import Row
+from velodrome.judge.conditions import load_note
+from velodrome.judge.phrases import Lead, as_sentence, in_list
+from velodrome.judge.plausibility import implausible, late_note, one_seed_note, straggler_note
+from velodrome.judge.question import Candidate, Question
 
 
 def update_size(row: Row) -> int:
@@ -260,69 +124,92 @@ def unreported_note(rows: Sequence[Row]) -> str:
     return f"not reported by the script: {'; '.join(found)}" if found else ""
 
 
-#: The most that are named one by one.
-_NAMED = 4
+def misses_note(question: Question, chosen: Candidate, lead: Lead) -> str:
+    """A sentence where a lead is in the time of runs that reach the target, and not proven per success.
 
-
-@dataclass(frozen=True)
-class Straggler:
-    """One such run: its configuration, its repetition, and its throughput relative to what was to be expected."""
-
-    name: str
-    repetition: int
-    factor: float
-
-    def __str__(self) -> str:
-        apart = max(self.factor, 1 / self.factor)
-        size = f"{apart:.1f} times" if apart >= 1.95 else f"{100 * (apart - 1):.0f} %"
-        return f"{self.name} in repetition {self.repetition} ({size} {'slower' if self.factor < 1 else 'faster'})"
-
-
-def stragglers(rows: Sequence[Row]) -> list[Straggler]:
-    """The stragglers among the runs of all tasks."""
-    return [straggler for members in tasks_of(rows).values() for straggler in _of_task(members)]
-
-
-def _of_task(rows: Sequence[Row]) -> list[Straggler]:
-    values = [row.by_block(THROUGHPUT.read) for row in rows]
-    blocks: list[Block] = sorted({block for found in values for block in found})
-    if len(rows) < 2 or len(blocks) < 3:
-        return []
-    logs = logarithms(values)
-    found = _blamed(logs, fit(logs[None]).stragglers[0])
-    plain = np.where(found, math.nan, logs)
-    with np.errstate(all="ignore"):
-        # Relative to its configuration, and to what the others did in this repetition.
-        own = plain - _mean(plain, 1)[:, None]
-        expected = _mean(plain, 1)[:, None] + _mean(own, 0)[None, :]
-    return [
-        Straggler(rows[row].name, int(block) + 1, math.exp(logs[row, block] - expected[row, block]))
-        for row, block in zip(*np.nonzero(found), strict=True) if math.isfinite(expected[row, block])
-    ]
-
-
-def _blamed(logs: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Of the runs of one repetition those that differ from their own configuration: two alone seem equally far off."""
-    with np.errstate(all="ignore"):
-        off = np.abs(logs - np.nanmedian(logs, axis=1, keepdims=True))
-    largest = np.where(found, off, 0.0).max(0)
-    return np.asarray(found & (off >= largest / 2))
-
-
-def _mean(values: np.ndarray, axis: int) -> np.ndarray:
-    counts = np.maximum((~np.isnan(values)).sum(axis), 1)
-    found: np.ndarray = np.nansum(values, axis) / counts
-    return found
-
-
-def straggler_note(rows: Sequence[Row]) -> str:
-    """A sentence, without its full stop, on the rate of stragglers and which they are; empty if there is none."""
-    found = stragglers(rows)
-    if not found:
+    Empty where it is proven even if the target is missed now and then, where misses are counted, and without a target.
+    """
+    if not question.has_target or chosen.missed:
         return ""
-    total = sum(row.runs for row in rows)
-    worst = sorted(found, key=lambda one: -abs(math.log(one.factor)))
-    names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
-    what, who = ("was a straggler", "It is") if len(found) == 1 else ("were stragglers", "They are")
-    return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} left out of "
-            "ratios and verdicts; means in tables of results have all runs")
+    unseen = cost_of_unseen(chosen.count, len(question.candidates))
+    if lead.low is not None and lead.low > math.exp(unseen):
+        return ""
+    takes = "costs" if question.objective == "cost" else "takes"
+    return (f"All {chosen.count} runs of {chosen.name} {question.success}. So few runs cannot show that it always "
+            f"will: up to {100 * (1 - math.exp(-unseen)):.0f} % of its runs may miss it, so what it {takes} per "
+            "success is not settled.")
+
+
+def unreliable(question: Question, choice: Choice) -> tuple[str, ...]:
+    """Why the answer may be wrong although the ranges allow for chance; empty for accuracy, which no load changes."""
+    if question.objective == "accuracy":
+        return ()
+    rows = [candidate.row for candidate in question.candidates]
+    reasons = [*implausible(rows), late_note(rows)]
+    if choice.decision == "open" and question.slowed and question.idle_outcome != "open":
+        reasons.append(f"{_load(rows)}, which may have changed the answer")
+    return tuple(reason for reason in reasons if reason)
+
+
+def caveats_of(question: Question, choice: Choice, rows: Sequence[Row], reasons: Sequence[str]) -> list[str]:
+    """What a reader must know beside the three lines and the reasons why they are not reliable, as sentences."""
+    notes = list(question.notes)
+    if question.slowed and not any(_load(rows) in reason for reason in reasons):
+        notes.append(f"{_load(rows)}: the ranges allow for what that may have changed")
+    if question.twins:
+        notes.append(_twins(question.twins))
+    notes.append(_other_means(question, choice))
+    best, rival = choice.chosen.row, None if choice.rival is None else choice.rival.row
+    singles = [row for row in rows if row.single and row is not rival and row.batch_size == best.batch_size
+               and row.configuration.fields["engine"] == best.configuration.fields["engine"]]
+    notes.append(updates_note(best, [*([rival] if rival is not None else []), *singles]))
+    if choice.decision != "open" and choice.rival is not None:
+        notes.append(misses_note(question, choice.chosen, question.lead(choice.chosen, choice.rival)))
+    if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
+        notes.append("everything here was distributed, so whether distributing helps at all is not known")
+    notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
+    return [as_sentence(note.removesuffix(".")) for note in notes if note]
+
+
+def _other_means(question: Question, choice: Choice) -> str:
+    """Why figures of the answer differ from the means in tables, unless only stragglers do, which are named."""
+    if choice.rival is None or choice.chosen.attempts is not None or choice.rival.attempts is not None:
+        return ""
+    pair = (choice.chosen, choice.rival)
+    compared = question.compared(*pair)
+    fewer = any(len(one.blocks) > compared.with_stragglers for one in pair)
+    if not fewer or all(question.amount(one, other) == question.amount(one) for one, other in (pair, pair[::-1])):
+        return ""
+    count = compared.count
+    return (f"figures of this answer are of the {count} repetitions in which both were compared; means in tables have "
+            "all runs") if count > 1 else ""
+
+
+def _load(rows: Sequence[Row]) -> str:
+    return load_note([result for row in rows for result in row.results])
+
+
+def _twins(twins: Mapping[str, str]) -> str:
+    """Which configurations are the same training as a `single`, and so no rivals of it."""
+    groups: dict[str, list[str]] = {}
+    for name, single in twins.items():
+        groups.setdefault(single, []).append(name)
+    found = [f"{in_list(names)} {'is' if len(names) == 1 else 'are'} the same training as {single}"
+             for single, names in groups.items()]
+    return f"{'; '.join(found)}, and not compared with it"
+
+
+def unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> list[str]:
+    """Which configurations crashed, and how many runs did not finish for other reasons."""
+    notes = [found for found in (crashes(rows, crashed), _ended(rows)) if found]
+    others = failed - sum(row.crashed + row.ended for row in rows) - sum(crashed.values())
+    if others > 0:
+        notes.append(f"{others} run{' was' if others == 1 else 's were'} left out because "
+                     f"{'it' if others == 1 else 'they'} did not finish")
+    return [as_sentence(note) for note in notes]
+
+
+def _ended(rows: Sequence[Row]) -> str:
+    count = sum(row.ended for row in rows)
+    what = "1 run was ended early and counts" if count == 1 else f"{count} runs were ended early and count"
+    return f"{what} with the time until then: more could not have won" if count else ""

@@ -24,6 +24,7 @@ from velodrome.judge.configuration import (
 )
 from velodrome.judge.measures import (
     BY_NAME,
+    QUALITIES,
     THROUGHPUT,
     TIME_TO_TARGET,
     Measure,
@@ -33,6 +34,8 @@ from velodrome.judge.measures import (
     time_to_target,
 )
 from velodrome.judge.statistics import Ratio, Spread, ratio
+from velodrome.tasks.base import Metric
+from velodrome.tasks.registry import task_of_result
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,6 @@ def is_whole(result: Result) -> bool:
     return result["status"] == "finished" and (measured or result.get("script") is not None)
 
 
-#: What rounding to two digits may change of a ratio, and a little more.
-_ROUNDED = 0.01
 #: Causes of a failure that have nothing to do with the configuration.
 _NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "collect"})
 
@@ -265,20 +266,6 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
     ]
 
 
-def ratios_of_fewer(rows: Sequence[Row]) -> bool:
-    """Whether a speedup or scaling is not the ratio of the means beside it, because it is of fewer runs: of the
-    repetitions that both ran, without stragglers."""
-    baselines = Baselines(row.configuration for row in rows)
-    means = {row.configuration.key: row.mean(THROUGHPUT.name) for row in rows}
-    for row in rows:
-        for place, key in ((row.speedup, baselines.single(row.configuration)),
-                           (row.scaling, baselines.alone(row.configuration))):
-            mine, other = means[row.configuration.key], means.get(key or "")
-            if place is not None and mine and other and abs(mine / other / place.estimate - 1) > _ROUNDED:
-                return True
-    return False
-
-
 def _by_task(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
@@ -304,18 +291,28 @@ def measure_of(rows: Sequence[Row], name: str) -> Measure:
     return BY_NAME.get(name) or own[name]
 
 
-def best_of(rows: Sequence[Row], measure: str) -> float | None:
-    """The best mean of a column, or None if none is better than another."""
-    better = measure_of(rows, measure).better
-    if measure == TIME_TO_TARGET.name:
-        rows = [row for row in rows if row.reached == row.attempts]
-    values = [value for row in rows if (value := row.mean(measure)) is not None]
-    if better is None or len(set(values)) < 2:
-        return None
-    return max(values) if better == "more" else min(values)
+def qualities_of(rows: Sequence[Row]) -> list[Measure]:
+    """How good the models are, by every measure that runs report: a race may hold several tasks."""
+    own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
+    return [measure for measure in (*QUALITIES, *own.values()) if any(_decides(measure, row) for row in rows)]
 
 
-def bests_of(rows: Sequence[Row], measure: str) -> dict[str, float | None]:
-    """For each row, by name, the best mean of its task."""
-    return {row.name: best for members in tasks_of(rows).values() for best in [best_of(members, measure)]
-            for row in members}
+def _decides(measure: Measure, row: Row) -> bool:
+    """Whether it says how good a row's models are: a task may report others beside the metric that decides."""
+    if measure.name not in row.spreads:
+        return False
+    named = row.results[0].get("task")  # results of earlier versions do not name it
+    return not named or task_of_result(row.results[0]).metric.name == measure.name
+
+
+def quality_of(rows: Sequence[Row]) -> Measure:
+    """How good the models of one task are."""
+    found = qualities_of(rows)
+    return found[-1] if found else QUALITIES[0]
+
+
+def metric_of(rows: Sequence[Row]) -> Metric:
+    """The metric that decides among the models of one task."""
+    metric = quality_of(rows).metric
+    assert metric is not None, "every quality measures a metric"
+    return metric

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from velodrome.catalog.models import is_own
@@ -15,6 +15,8 @@ from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import Script, deciding_metrics, task_of_result
 
 Result = Mapping[str, Any]
+#: Where configurations are compared: the three tables of a report, and the one of a terminal.
+View = Literal["results", "times", "resources", "terminal"]
 MIB = 2.0**20
 
 
@@ -32,6 +34,8 @@ class Measure:
     scale: float = 1.0
     #: The metric of a task that this measures on the test set.
     metric: Metric | None = None
+    #: The views in which it is a column, with its place there.
+    shown: Mapping[View, int] = field(default_factory=dict)
 
     @property
     def geometric(self) -> bool:
@@ -157,40 +161,51 @@ def instance_hours(result: Result, target: Target | None, per: Literal["process"
 
 def _of_metric(metric: Metric) -> Measure:
     return Measure(
-        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric
+        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric,
+        shown={"results": 0, "terminal": 0},
     )
 
 
 #: How good a model is: for each task, the metric that decides.
 QUALITIES: tuple[Measure, ...] = tuple(map(_of_metric, deciding_metrics()))
 THROUGHPUT = Measure(
-    "examples_per_second", "throughput", "examples/s", ",.0f", _at("throughput", "examples_per_second"), "more"
+    "examples_per_second", "throughput", "examples/s", ",.0f", _at("throughput", "examples_per_second"), "more",
+    shown={"results": 3, "terminal": 1},
 )
 #: Read with a target, so `compare` does it.
-TIME_TO_TARGET = Measure("time_to_target", "time to target", "s", ",.2f", lambda result: None, "less")
+TIME_TO_TARGET = Measure("time_to_target", "time to target", "s", ",.2f", lambda result: None, "less",
+                         shown={"results": 1, "terminal": 4})
 
 MEASURES: tuple[Measure, ...] = (
     *QUALITIES,
-    Measure("train_seconds", "training", "s", ",.2f", _at("seconds", "train"), "less"),
+    Measure("train_seconds", "training", "s", ",.2f", _at("seconds", "train"), "less",
+            shown={"results": 2, "times": 1, "terminal": 5}),
     TIME_TO_TARGET,
     THROUGHPUT,
-    Measure("startup_seconds", "start-up", "s", ",.2f", _at("seconds", "startup"), "less"),
-    Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less"),
-    Measure("total_seconds", "total", "s", ",.2f", _at("seconds", "total"), "less"),
-    Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more"),
-    Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more"),
-    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent")),
-    Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less"),
-    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB),
-    Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB),
-    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB),
-    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB),
-    Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB),
-    Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less"),
-    Measure("staleness_max", "max staleness", "updates", ",.0f", _at("staleness", "max"), "less"),
-    Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01),
-    Measure("share_wait", "waiting", "%", ".1f", _at("shares", "wait"), None, 0.01),
-    Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01),
+    Measure("startup_seconds", "start-up", "s", ",.2f", _at("seconds", "startup"), "less",
+            shown={"times": 0, "terminal": 7}),
+    Measure("evaluate_seconds", "evaluation", "s", ",.2f", _at("seconds", "evaluate"), "less", shown={"times": 2}),
+    Measure("total_seconds", "total", "s", ",.2f", _at("seconds", "total"), "less", shown={"times": 3, "terminal": 6}),
+    Measure("batches_per_second", "batches", "1/s", ",.1f", _at("throughput", "batches_per_second"), "more",
+            shown={"times": 4}),
+    Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more",
+            shown={"times": 5}),
+    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent"),
+            shown={"resources": 0, "terminal": 8}),
+    Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less", shown={"resources": 1}),
+    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB,
+            shown={"resources": 2, "terminal": 9}),
+    Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB, shown={"resources": 3}),
+    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB, shown={"resources": 4}),
+    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB, shown={"resources": 5}),
+    Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB, shown={"resources": 6}),
+    Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less",
+            shown={"times": 6}),
+    Measure("staleness_max", "max staleness", "updates", ",.0f", _at("staleness", "max"), "less", shown={"times": 7}),
+    Measure("share_compute", "computing", "%", ".1f", _at("shares", "compute"), None, 0.01, shown={"times": 8}),
+    Measure("share_wait", "waiting", "%", ".1f", _at("shares", "wait"), None, 0.01, shown={"times": 9}),
+    Measure("share_communicate", "communicating", "%", ".1f", _at("shares", "communicate"), None, 0.01,
+            shown={"times": 10}),
 )
 BY_NAME = {measure.name: measure for measure in MEASURES}
 

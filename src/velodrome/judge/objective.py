@@ -16,41 +16,12 @@ from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to
 from velodrome.judge.blocks import error_of_look
-from velodrome.judge.compare import Row, measure_of
+from velodrome.judge.compare import Row, measure_of, metric_of, quality_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
-from velodrome.judge.measures import QUALITIES, Measure, own_qualities
-from velodrome.judge.question import OBJECTIVES, Candidate, Price, Question, Tolerances
+from velodrome.judge.criteria import OBJECTIVES, Criteria
+from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Spread
-from velodrome.tasks.base import Metric
-from velodrome.tasks.registry import task_of_result
-
-
-def qualities_of(rows: Sequence[Row]) -> list[Measure]:
-    """How good the models are, by every measure that runs report: a race may hold several tasks."""
-    own = {measure.name: measure for row in rows for measure in own_qualities(row.results)}
-    return [measure for measure in (*QUALITIES, *own.values()) if any(_decides(measure, row) for row in rows)]
-
-
-def _decides(measure: Measure, row: Row) -> bool:
-    """Whether it says how good a row's models are: a task may report others beside the metric that decides."""
-    if measure.name not in row.spreads:
-        return False
-    named = row.results[0].get("task")  # results of earlier versions do not name it
-    return not named or task_of_result(row.results[0]).metric.name == measure.name
-
-
-def quality_of(rows: Sequence[Row]) -> Measure:
-    """How good the models of one task are."""
-    found = qualities_of(rows)
-    return found[-1] if found else QUALITIES[0]
-
-
-def metric_of(rows: Sequence[Row]) -> Metric:
-    """The metric that decides among the models of one task."""
-    metric = quality_of(rows).metric
-    assert metric is not None, "every quality measures a metric"
-    return metric
 
 
 def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded:
@@ -80,9 +51,10 @@ def _best_seen(rows: Sequence[Row], target: Target) -> str:
 
 
 def _per_success(
-    rows: Sequence[Row], tried: Callable[[Row], Attempts], target: Target | None, text: str | None, tolerance: float
+    rows: Sequence[Row], tried: Callable[[Row], Attempts], criteria: Criteria
 ) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
     """Candidates by what a success costs them, their contest, and words on those that had none."""
+    goal = criteria.goal
     found = [(row, tried(row)) for row in rows]
     missed = any(attempts.successes and not attempts.always for _, attempts in found)
     candidates = tuple(
@@ -90,16 +62,17 @@ def _per_success(
         for row, attempts in found
         if (values := {block: attempts.amounts[block] for block in sorted(attempts.succeeded)})
     )
-    words: dict[str, Any] = {} if text is None else {"success": f"reached {text}"}
-    if not candidates and target is not None:
+    words: dict[str, Any] = {} if goal is None else {"success": f"reached {goal}"}
+    if not candidates and goal is not None:
         return (), words | {
-            "no_candidates": f"no configuration reached {text}; {_best_seen(rows, target)}",
-            "way_out": "train for more epochs, change the learning rate, or ask for a target that was reached",
+            "no_candidates": f"no configuration reached {goal}; {_best_seen(rows, Target.parse(goal))}",
+            "fix": "train for more epochs, change the learning rate, or ask for a target that was reached",
         }
     if missed or any(attempts.cut for _, attempts in found):
-        words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes], tolerance)
-    never = [f"{row.name} reached {text} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
-    if never and text is not None:
+        words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes],
+                                               criteria.tolerances.tolerance)
+    never = [f"{row.name} reached {goal} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
+    if never and goal is not None:
         words["never"] = len(never)
         words["notes"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
                           f"{', and others in none either' if never[1:] else ''}",)
@@ -116,70 +89,36 @@ def twins_of(rows: Sequence[Row]) -> dict[str, str]:
     return found if len(rows) - len(found) > 1 else {}
 
 
-def ask(
-    rows: Sequence[Row], objective: str, target: str | None = None, price: Price | None = None,
-    margins: Tolerances = Tolerances(), *, every: bool = False,  # noqa: B008 - frozen
-) -> Question:
+def ask(rows: Sequence[Row], criteria: Criteria, *, every: bool = False) -> Question:
     """Make an objective ready for these rows, which were compared with the same target.
 
     With `every` all are candidates: also those that are less accurate, and one worker that trains just as `single`.
     """
-    if objective not in OBJECTIVES:
-        raise BadRequest(f"--objective {objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
-    parsed = Target.parse(target) if target else None
+    if criteria.chosen not in OBJECTIVES:
+        raise BadRequest(f"--objective {criteria.chosen!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
     twins = {} if every else twins_of(rows)
     rows = [row for row in rows if row.name not in twins]
-    if objective == "time-to-accuracy":
-        if parsed is None or target is None:
-            raise BadRequest(
-                "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
-            )
-        candidates, words = _per_success(rows, lambda row: times_to(row, parsed), parsed, target, margins.tolerance)
-        found = Question(objective, candidates, "less", lambda value: f"{value:,.2f} s to {target}",
-                         **words)
-    elif objective == "accuracy":
-        found = _accuracy(rows, margins)
-    elif objective == "throughput":
-        accurate = Guarded(tuple(rows), len(rows)) if every else accurate_enough(rows, margins.accuracy)
-        found = Question(objective, _of_measure(accurate.eligible, "examples_per_second"), "more",
-                         _rate, accurate.notes, less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
-                         seen_worse=accurate.seen_worse)
-        if not found.candidates and all(row.is_script for row in rows):
-            found = _duration(accurate)
-    else:
-        found = _cost(rows, parsed, target, price or Price(), margins, every=every)
     one_seed = tuple(row.name for row in rows if has_one_seed(row.results))
-    found = replace(found, one_seed=one_seed)
-    if objective == "accuracy":  # what no other program changes
-        return found
-    timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in found.candidates)
-    return replace(found, candidates=timed, twins=twins, tolerance=margins.tolerance)
+    if criteria.chosen == "accuracy":  # which no other program changes
+        return replace(_accuracy(rows, criteria), one_seed=one_seed)
+    by = {"time-to-accuracy": _time_to_target, "throughput": _throughput, "cost": _cost}[criteria.chosen]
+    question = by(rows, criteria, every=every)
+    timed = tuple(replace(candidate, slowed=candidate.row.by_block(slowdown)) for candidate in question.candidates)
+    tolerance = criteria.tolerances.tolerance
+    return replace(question, candidates=timed, twins=twins, one_seed=one_seed, tolerance=tolerance)
 
 
-def _rate(value: float) -> str:
-    return f"{value:,.0f} examples/s" if value >= 10 else f"{value:.3g} examples/s"
-
-
-def _duration(accurate: Guarded) -> Question:
-    """Scripts that did not report how many examples they trained on: how long their runs took is all that is known."""
-    aside = "no run reported examples, so the time of whole runs decides"
-    return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
-                    lambda value: f"{value:,.2f} s in total",
-                    (*accurate.notes, aside), less_accurate=len(accurate.aside), lost_accuracy=accurate.lost,
-                    seen_worse=accurate.seen_worse)
-
-
-def _accuracy(rows: Sequence[Row], margins: Tolerances) -> Question:
+def _accuracy(rows: Sequence[Row], criteria: Criteria) -> Question:
     quality, metric = quality_of(rows), metric_of(rows)
-    candidates = tuple(_one_training(one) for one in _of_measure(rows, quality.name))
-    found = Question(
+    candidates = tuple(map(_one_training, _of_measure(rows, quality.name)))
+    question = Question(
         "accuracy", candidates, quality.better or "more", lambda value: f"{quality.heading} {quality.text(value)}",
     )
     if not metric.fraction:
-        return found
-    margin = metric.margin if margins.accuracy is None else margins.accuracy
+        return question
+    margin = metric.margin if criteria.tolerances.accuracy is None else criteria.tolerances.accuracy
     contest = accuracy_contest([candidate.row for candidate in candidates], metric, margin)
-    return replace(found, contest=contest, scale="points", tolerance=margin)
+    return replace(question, contest=contest, scale="points", tolerance=margin)
 
 
 def _one_training(candidate: Candidate) -> Candidate:
@@ -190,18 +129,39 @@ def _one_training(candidate: Candidate) -> Candidate:
     return replace(candidate, blocks={first: candidate.blocks[first]})
 
 
-def _cost(
-    rows: Sequence[Row], target: Target | None, text: str | None, price: Price, margins: Tolerances, *, every: bool
-) -> Question:
+def _time_to_target(rows: Sequence[Row], criteria: Criteria, *, every: bool) -> Question:
+    goal = criteria.goal
+    if goal is None:
+        raise BadRequest(
+            "--objective 'time-to-accuracy' needs a target, and this race has none: add --target \"accuracy>=0.97\""
+        )
+    target = Target.parse(goal)
+    candidates, words = _per_success(rows, lambda row: times_to(row, target), criteria)
+    return Question("time-to-accuracy", candidates, "less", lambda value: f"{value:,.2f} s to {goal}", **words)
+
+
+def _throughput(rows: Sequence[Row], criteria: Criteria, *, every: bool) -> Question:
+    accurate = Guarded(tuple(rows), len(rows)) if every else accurate_enough(rows, criteria.tolerances.accuracy)
+    candidates = _of_measure(accurate.eligible, "examples_per_second")
+    if candidates or not all(row.is_script for row in rows):
+        return Question("throughput", candidates, "more", _rate, accurate.notes, **_set_aside(accurate))
+    # Scripts that did not report how many examples they trained on: how long their runs took is all that is known.
+    note = "no run reported examples, so the time of whole runs decides"
+    return Question("throughput", _of_measure(accurate.eligible, "total_seconds"), "less",
+                    lambda value: f"{value:,.2f} s in total", (*accurate.notes, note), **_set_aside(accurate))
+
+
+def _cost(rows: Sequence[Row], criteria: Criteria, *, every: bool) -> Question:
+    price, goal = criteria.price, criteria.goal
+    target = Target.parse(goal) if goal else None
     guarded = target is None and not every
-    accurate = accurate_enough(rows, margins.accuracy) if guarded else Guarded(tuple(rows), len(rows))
+    accurate = accurate_enough(rows, criteria.tolerances.accuracy) if guarded else Guarded(tuple(rows), len(rows))
     factor = 1.0 if price.per_hour is None else price.per_hour
     candidates, words = _per_success(
-        accurate.eligible, lambda row: prices_of(row, target, price.per, factor), target, text, margins.tolerance
+        accurate.eligible, lambda row: prices_of(row, target, price.per, factor), criteria
     )
     if target is None:
-        words |= {"notes": accurate.notes, "less_accurate": len(accurate.aside), "lost_accuracy": accurate.lost,
-                  "seen_worse": accurate.seen_worse}
+        words |= {"notes": accurate.notes, **_set_aside(accurate)}
 
     def shown(value: float) -> str:
         if price.per_hour is None:
@@ -209,3 +169,12 @@ def _cost(
         return f"{Decimal(f'{value:.4g}'):f} a run"
 
     return Question("cost", candidates, "less", shown, **words)
+
+
+def _set_aside(accurate: Guarded) -> dict[str, Any]:
+    """What a question knows of configurations that are not accurate enough, or may not be."""
+    return {"less_accurate": len(accurate.aside), "lost_accuracy": accurate.lost, "seen_worse": accurate.seen_worse}
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f} examples/s" if value >= 10 else f"{value:.3g} examples/s"

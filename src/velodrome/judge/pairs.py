@@ -14,11 +14,13 @@ from typing import Any
 from velodrome.errors import BadRequest
 from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.blocks import RESOLUTION, Block
+from velodrome.judge.compare import metric_of, quality_of
 from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
+from velodrome.judge.judge import Judgement
 from velodrome.judge.measures import QUALITIES, Measure, Result, measures_of
-from velodrome.judge.objective import metric_of, quality_of
+from velodrome.judge.objective import ask
 from velodrome.judge.phrases import Lead, as_sentence, in_list
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import CONFIDENCE, Ratio, Spread, ratio, t_quantile
@@ -176,8 +178,9 @@ class Between:
         }
 
 
-def between_tasks(questions: Mapping[str, Question], names: tuple[str, str]) -> dict[str, Between]:
-    """Compare them for each task, by its name, that has runs of both."""
+def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Between]:
+    """Compare them for each task, by its name, that has runs of both; configurations that may not win count as well."""
+    questions = {task.task: ask(task.rows, judgement.criteria, every=True) for task in judgement.tasks}
     found = {task: between(question, names) for task, question in questions.items()
              if all(any(map(_matcher(name), question.candidates)) for name in names)}
     if found:

@@ -1,4 +1,4 @@
-"""What is asked of a race: by what it is judged, the candidates, how two of them compare, and who is still in."""
+"""What is asked of a race: the candidates, how two of them compare, and who is still in."""
 
 from __future__ import annotations
 
@@ -7,79 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.errors import BadRequest
 from velodrome.judge.accuracy_guard import limited_by_test_set
 from velodrome.judge.attempts import Attempts
 from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
+from velodrome.judge.criteria import TOLERANCE
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
 from velodrome.judge.phrases import Kind, Lead, Scale
 from velodrome.judge.statistics import Spread
 from velodrome.tasks.base import Better
 
-ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
-
-
-OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
-
-
 _KINDS: dict[str, Kind] = {"accuracy": "quality", "cost": "cost"}
-
-
-#: Differences below this share are ties, by default.
-TOLERANCE = 0.05
-
-
-@dataclass(frozen=True)
-class Tolerances:
-    """Differences below these do not decide."""
-
-    #: Differences below this share are ties.
-    tolerance: float = TOLERANCE
-    #: How much less accurate a faster configuration may be; None for what is usual for the metric.
-    accuracy: float | None = None
-
-
-def parse_tolerances(tolerance: str | float | None = None, accuracy: str | float | None = None) -> Tolerances:
-    """Tolerances as given by a user, as `5%` or `0.05`; `BadRequest` if one is no share."""
-    return Tolerances(
-        TOLERANCE if tolerance is None else _share("--tolerance", tolerance, "5%"),
-        None if accuracy is None else _share("--accuracy-margin", accuracy, "0.01"),
-    )
-
-
-def _share(option: str, given: str | float, example: str) -> float:
-    text = str(given).strip()
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < 1:
-        raise BadRequest(f"{option} {text!r}: give a share between 0 and 1, for example {example}")
-    return value
-
-
-@dataclass(frozen=True)
-class Price:
-    """Price of an instance per hour, and what counts as an instance: a process of the run or a host."""
-
-    per_hour: float | None = None
-    per: Literal["process", "host"] = "process"
-
-
-def objective_of(objective: str | None, target: str | None, own: str | None) -> str:
-    """What a race is judged by: as requested, else the time to its target if there is one, else throughput."""
-    return objective or ("time-to-accuracy" if target or own else "throughput")
-
-
-def target_of(objective: str, target: str | None, own: str | None) -> str | None:
-    """The target that an objective is judged with: as requested; the race's own only for the time to it."""
-    return target or (own if objective == "time-to-accuracy" else None)
 
 
 @dataclass(frozen=True)
@@ -152,8 +94,8 @@ class Question:
     notes: tuple[str, ...] = ()
     #: Why no configuration is eligible; empty if one is.
     no_candidates: str = ""
-    #: What to do about it.
-    way_out: str = ""
+    #: How to fix that.
+    fix: str = ""
 
     #: Differences below this are too small to matter: a share, or points of accuracy where those decide.
     tolerance: float = TOLERANCE

@@ -1,21 +1,21 @@
-"""The verdict on a race as sentences: use, do not distribute, level, open."""
+"""A choice in words: the verdict, why, and what to do next."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from velodrome.judge.advice import Commands, Settling, against_what, more_workers, one_is_enough, settling
-from velodrome.judge.caveats import (
-    crash_note,
-)
-from velodrome.judge.phrases import Lead, in_list
+from velodrome.judge.advice import Commands, RunsNeeded, against_what, more_workers, one_is_enough, runs_needed
+from velodrome.judge.caveats import caveats_of, configurations_of, crash_note, unfinished, unreliable
+from velodrome.judge.choice import Choice, Decision, best, choose, is_mixed, leads_with_less_accuracy, others_than
+from velodrome.judge.compare import Row
+from velodrome.judge.conditions import data_note
+from velodrome.judge.criteria import Criteria
+from velodrome.judge.phrases import Lead, as_sentence, in_list
+from velodrome.judge.plausibility import KEEP_BATCH, OTHER_SEEDS, other_trainings
 from velodrome.judge.question import Candidate, Question
-
-Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
-
 
 #: From this share of its time on, what a loser spent waiting and communicating explains why it lost.
 _MUCH_WAITING = 0.2
@@ -43,17 +43,17 @@ class Recommendation:
     #: Whether distributing pays; None where that is open, or was not asked.
     distribute: bool | None = None
     #: What it would cost to settle an open question.
-    settle: Settling | None = None
+    needed: RunsNeeded | None = None
     #: Why the figures behind it are not reliable; empty if they are.
-    doubts: tuple[str, ...] = ()
-    #: What else a reader must know, as sentences; the doubts are among them.
+    unreliable: tuple[str, ...] = ()
+    #: What else a reader must know, as sentences; why it is not reliable is among them.
     caveats: tuple[str, ...] = ()
     #: Runs, failures and update size of every configuration, by name.
     configurations: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
 
     @property
     def reliable(self) -> bool:
-        return not self.doubts
+        return not self.unreliable
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -63,11 +63,11 @@ class Recommendation:
 
     def renamed(self, names: Mapping[str, str]) -> Recommendation:
         """The same for scripts under other names of configurations; the sentences stay."""
-        settle = self.settle and replace(
-            self.settle, seconds={names.get(name, name): took for name, took in self.settle.seconds.items()})
+        needed = self.needed and replace(
+            self.needed, seconds={names.get(name, name): took for name, took in self.needed.seconds.items()})
         counts = {names.get(name, name): counts for name, counts in self.configurations.items()}
         best, rival = (name and names.get(name, name) for name in (self.best, self.rival))
-        return replace(self, best=best, rival=rival, settle=settle, configurations=counts)
+        return replace(self, best=best, rival=rival, needed=needed, configurations=counts)
 
     def as_json(self) -> dict[str, Any]:
         lead = self.lead
@@ -78,83 +78,95 @@ class Recommendation:
             "distribute": self.distribute, "ratio": ratio and ratio.estimate,
             "points": lead.estimate if lead is not None and ratio is None else None,
             "interval": None if lead is None or lead.low is None else [lead.low, lead.high],
-            "more_runs": self.more_runs, "settle": self.settle and self.settle.as_json(),
-            "doubts": list(self.doubts), "reliable": self.reliable,
+            "more_runs": self.more_runs, "settle": self.needed and self.needed.as_json(),
+            "doubts": list(self.unreliable), "reliable": self.reliable,
             "configurations": {name: dict(counts) for name, counts in self.configurations.items()},
         }
 
 
-def decide_verdict(question: Question, commands: Commands) -> Recommendation:
-    if len(question.candidates) == 1:
-        return _alone(question, question.candidates[0], commands)
-    outcome = question.standing.outcome
-    if question.survivors[0].name in question.seen_worse:
-        return _less_accurate(question, commands)
-    if outcome == "open":
-        return _open(question, commands)
-    return _level(question, commands) if outcome == "level" else _use(question, commands)
+def recommend(
+    question: Question | None, rows: Sequence[Row], criteria: Criteria, failed: int, crashed: Mapping[str, int],
+    commands: Commands,
+) -> Recommendation:
+    """Answer the question about these rows, which there is if there are any.
+
+    `failed` counts all runs that gave no result, `crashed` those of configurations that always crashed, by name.
+    """
+    counts, left_out = configurations_of(rows, crashed, criteria.goal), unfinished(rows, failed, crashed)
+    if question is None:
+        return Recommendation(
+            criteria.chosen, "nothing", "no run finished, so there is nothing to compare.", "",
+            "`velodrome runs list` and the logs of the runs show why.", caveats=tuple(left_out), configurations=counts)
+    if not question.candidates:
+        reason = question.no_candidates or f"no run measured what {question.objective} needs"
+        return Recommendation(
+            question.objective, "nothing", f"{reason}.", "", f"{question.fix or 'choose another objective'}.",
+            caveats=(*map(as_sentence, question.notes), *left_out), configurations=counts)
+    choice = choose(question)
+    answer, reasons = _worded(question, choice, commands), unreliable(question, choice)
+    if question.one_seed and choice.decision == "open" and (question.objective == "accuracy" or question.seen_worse):
+        answer = replace(answer, next=OTHER_SEEDS)
+    if reasons:
+        answer = replace(answer, verdict=_doubted(question, answer), next=_next_if_doubted(question, answer, commands))
+    changed = data_note(result for row in rows for result in row.results)
+    caveats = [*([changed] if changed else []), *map(as_sentence, reasons),
+               *caveats_of(question, choice, rows, reasons), *left_out]
+    return replace(answer, unreliable=reasons, caveats=tuple(dict.fromkeys(caveats)), configurations=counts)
 
 
-def _alone(question: Question, leader: Candidate, commands: Commands) -> Recommendation:
+class Words(NamedTuple):
+    """A choice in three sentences, and what would settle it if it is open."""
+
+    verdict: str
+    why: str
+    next: str
+    needed: RunsNeeded | None = None
+
+
+def _worded(question: Question, choice: Choice, commands: Commands) -> Recommendation:
+    """A choice as a answer."""
+    form = {"alone": _alone, "level": _level, "open": _open}.get(choice.decision, _use)
+    unsure = choice.decision == "open" and leads_with_less_accuracy(question)
+    words = (_less_accurate if unsure else form)(question, choice, commands)
+    more_runs = None if unsure or words.needed is None else words.needed.repetitions
+    answer = Recommendation(
+        question.objective, choice.decision, words.verdict, words.why, words.next, choice.chosen.name,
+        more_runs=more_runs, distribute=choice.distribute, needed=words.needed,
+    )
+    if choice.rival is None:
+        return answer
+    return replace(answer, rival=choice.rival.name, lead=question.lead(choice.chosen, choice.rival))
+
+
+def _alone(question: Question, choice: Choice, commands: Commands) -> Words:
+    leader = choice.chosen
     verdict = f"only {leader.name} can be judged, so there is nothing to compare it with."
-    way_out, why = against_what(leader.row), f"{_measured(question, leader)}."
+    following, why = against_what(leader.row), f"{_measured(question, leader)}."
     others = "train the others for more epochs or with another learning rate, or"
     if question.never:
         verdict = f"use {leader.name}: no other {question.success}."
-        way_out = f"{others} ask for a target that they reach."
+        following = f"{others} ask for a target that they reach."
     elif question.less_accurate:
         whom = "the other is not" if question.less_accurate == 1 else f"none of {question.less_accurate} others is"
         verdict = f"use {leader.name}: {whom} accurate enough."
-        way_out = f"{others} accept less accurate ones: `{commands.recommend('--accuracy-margin 0.05')}`."
+        following = f"{others} accept less accurate ones: `{commands.recommend('--accuracy-margin 0.05')}`."
         why = f"{question.lost_accuracy or _measured(question, leader)}."
-    return Recommendation(question.objective, "alone", verdict, why, way_out, leader.name)
+    return Words(verdict, why, following)
 
 
-def _best(question: Question, candidates: Sequence[Candidate]) -> Candidate | None:
-    """The one that seems best."""
-    pick = max if question.better == "more" else min
-    return pick(candidates, key=lambda candidate: candidate.value, default=None)
-
-
-def _effort(candidate: Candidate) -> tuple[int, int, bool]:
-    """What sorts the simplest to the front."""
-    return candidate.row.processes, candidate.row.workers, not candidate.row.single
-
-
-def _is_mixed(question: Question) -> bool:
-    """Whether some of the candidates were distributed and some were not."""
-    return len({candidate.distributed for candidate in question.candidates}) == 2
-
-
-def _not_distributed(chosen: Candidate) -> str:
-    """What is said where nothing distributed is recommended."""
-    return "do not distribute this" if chosen.row.single else "one worker is enough"
-
-
-def _use(question: Question, commands: Commands) -> Recommendation:
-    """One is left: it has beaten all others."""
-    winner = question.survivors[0]
-    others = [candidate for candidate in question.candidates if candidate is not winner]
-    runner = _best(question, others)
-    assert runner is not None
-    rival, mixed = runner, _is_mixed(question)
-    decision: Decision = "use"
+def _use(question: Question, choice: Choice, commands: Commands) -> Words:
+    winner, rival = choice.chosen, choice.against
+    others = others_than(question, winner)
     crash = f"; it {note}" if (note := crash_note(winner.row)) else ""
-    said = f"use {winner.name}{crash}."
-    if mixed and winner.distributed:
-        said = f"use {winner.name}: distributing pays off{crash}."
-    elif mixed:
-        decision, said = "do-not-distribute", f"use {winner.name}: {_not_distributed(winner)}{crash}."
-        rival = _best(question, [candidate for candidate in others if candidate.distributed]) or runner
-    lead = question.lead(winner, rival)
-    what = "the best distributed one" if decision == "do-not-distribute" and rival is not runner else (
-        "" if len(others) == 1 else "the next")
+    what = "" if len(others) == 1 else "the next"
+    advice = more_workers(question, winner)
+    reason = ": distributing pays off" if choice.distribute else ""
+    if choice.decision == "do-not-distribute":
+        reason = ": do not distribute this" if winner.row.single else ": one worker is enough"
+        what = what if rival is best(question, others) else "the best distributed one"
+        advice = one_is_enough(question, winner)
     why = f"{_ahead(question, winner, rival, what)}; {_lost_by(question, winner, rival, others)}."
-    advice = one_is_enough(question, winner) if decision == "do-not-distribute" else more_workers(question, winner)
-    return Recommendation(
-        question.objective, decision, said, why, commands.after(advice), winner.name, rival.name, lead,
-        distribute=winner.distributed if mixed else None,
-    )
+    return Words(f"use {winner.name}{reason}{crash}.", why, commands.after(advice))
 
 
 def _ahead(question: Question, first: Candidate, second: Candidate, what: str = "") -> str:
@@ -191,26 +203,18 @@ def _against(question: Question, first: Candidate, second: Candidate) -> str:
     return " against ".join(texts)
 
 
-def _level(question: Question, commands: Commands) -> Recommendation:
-    """Those that are left are closer to one another than matters: the simplest is recommended."""
-    left = [one for one in question.survivors if one.name not in question.seen_worse]
-    chosen = min(left, key=_effort)
-    rival = _best(question, [one for one in question.survivors if one is not chosen])
-    assert rival is not None
+def _level(question: Question, choice: Choice, commands: Commands) -> Words:
+    chosen, rival = choice.chosen, choice.against
     lead, most = question.lead(chosen, rival), _tolerance(question)
-    names = in_list([candidate.name for candidate in question.survivors if candidate is not chosen])
-    plain = _is_mixed(question) and not chosen.distributed
-    gain = "distributing gains less than" if plain and all(
-        one.distributed for one in question.survivors if one is not chosen) else ""
-    said = (f"use {chosen.name}: {gain} {most}." if gain else
-            f"use {chosen.name}: the simplest of {len(question.survivors)} that differ by less than {most}.")
-    why = (f"{_against(question, chosen, rival)} for {names}: {lead.size} apart"
-           f"{_between(lead, question)}.")
+    others = [candidate for candidate in question.survivors if candidate is not chosen]
+    plain = is_mixed(question) and not chosen.distributed
+    reason = f"the simplest of {len(question.survivors)} that differ by less than {most}"
+    if plain and all(candidate.distributed for candidate in others):
+        reason = f"distributing gains less than {most}"
+    names = in_list([candidate.name for candidate in others])
+    why = f"{_against(question, chosen, rival)} for {names}: {lead.size} apart{_between(lead, question)}."
     advice = one_is_enough(question, chosen) if plain else more_workers(question, chosen)
-    return Recommendation(
-        question.objective, "level", said, why, commands.after(advice), chosen.name, rival.name, lead,
-        distribute=chosen.distributed if _is_mixed(question) else None,
-    )
+    return Words(f"use {chosen.name}: {reason}.", why, commands.after(advice))
 
 
 def _between(lead: Lead, question: Question) -> str:
@@ -218,59 +222,43 @@ def _between(lead: Lead, question: Question) -> str:
     return f" ({found})" if found else ""
 
 
-def _open(question: Question, commands: Commands) -> Recommendation:
-    """Several are left, and more runs are needed to tell them apart: what was seen leads."""
-    left = question.survivors
-    leader, simplest = left[0], min(left, key=_effort)
-    rival = _best(question, left[1:])
-    assert rival is not None
-    other = rival if simplest is leader else simplest
+def _open(question: Question, choice: Choice, commands: Commands) -> Words:
+    chosen, leader = choice.chosen, question.survivors[0]
+    other = choice.against if chosen is leader else chosen
     lead = question.lead(leader, other)
     ahead, both = question.ahead_in(leader, other)
-    matters = lead.exceeds(question.tolerance)
-    chosen = leader if simplest is leader or (matters and ahead == both > 0) else simplest
-    settle = settling(question)
+    needed = runs_needed(question)
     if examples := question.too_few_examples:
-        chosen = simplest
-        said = f"use {chosen.name}: tied as far as {examples:,} test examples can tell."
-    elif chosen is leader and not (matters and ahead == both):
-        said = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
-    elif chosen is leader:
-        words = lead.plain(other.name, question.kind)
+        verdict = f"use {chosen.name}: tied as far as {examples:,} test examples can tell."
+    elif chosen is leader and lead.exceeds(question.tolerance) and ahead == both:
         seen = f"in one {_try(question)} of each, which may be chance"
         if both > 1:
-            seen = f"in {_times(ahead, both)}{_not_yet(question, settle)}"
-        said = f"use {chosen.name} for now: it was {words} {seen}."
+            seen = f"in {_times(ahead, both)}{_not_yet(question, needed)}"
+        verdict = f"use {chosen.name} for now: it was {lead.plain(other.name, question.kind)} {seen}."
+    elif chosen is leader or lead.is_level:
+        verdict = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
     else:
         words = lead.plain("", question.kind).strip()
         but = f"only {words}" if ahead == both else f"{words} on average but ahead in only {_times(ahead, both)}"
-        said = f"use {chosen.name} for now: {leader.name} was {but}."
-        if lead.is_level:
-            said = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
-    survivors = {candidate.distributed for candidate in left}
-    distribute = left[0].distributed if _is_mixed(question) and len(survivors) == 1 else None
-    against = other if chosen is leader else leader
-    whose = "" if other.name in said else f" for {other.name}"
+        verdict = f"use {chosen.name} for now: {leader.name} was {but}."
+    whose = "" if other.name in verdict else f" for {other.name}"
     why = f"{_against(question, leader, other)}{whose}: {_unsure(question, leader, other)}."
-    way_out = settle.sentence(commands)
-    if _waits_for_load(question, settle):
-        way_out = commands.idle(settle.so_far, settle.repetitions, question.anew)
-    elif settle.repetitions is None and question.is_clouded and not question.too_few_examples:
-        way_out = commands.unsettled()
-    return Recommendation(
-        question.objective, "open", said, why, way_out, chosen.name, against.name,
-        question.lead(chosen, against), settle.repetitions, distribute=distribute, settle=settle,
-    )
+    following = needed.sentence(commands)
+    if _waits_for_load(question, needed):
+        following = commands.idle(needed.so_far, needed.repetitions, question.anew)
+    elif needed.repetitions is None and question.is_clouded and not question.too_few_examples:
+        following = commands.unsettled()
+    return Words(verdict, why, following, needed)
 
 
-def _waits_for_load(question: Question, settle: Settling) -> bool:
+def _waits_for_load(question: Question, needed: RunsNeeded) -> bool:
     """Whether most of the repetitions that would settle it are needed because of other programs."""
     if not question.slowed or question.too_few_examples:
         return False
     idle = question.idle.standing
     if idle.outcome == "open" and idle.more is None:
         return False  # nor would repetitions without them settle it
-    return settle.repetitions is None or 2 * (idle.more or 0) < settle.repetitions
+    return needed.repetitions is None or 2 * (idle.more or 0) < needed.repetitions
 
 
 def _try(question: Question) -> str:
@@ -284,31 +272,24 @@ def _times(ahead: int, both: int) -> str:
     return f"all {both} repetitions" if ahead == both else f"{ahead} of {both} repetitions"
 
 
-def _not_yet(question: Question, settle: Settling) -> str:
+def _not_yet(question: Question, needed: RunsNeeded) -> str:
     """What would settle it; repetitions beside the same load would not."""
-    more, anew = settle.repetitions, question.anew
-    if _waits_for_load(question, settle) and anew is not None and (more is None or more > anew):
+    more, anew = needed.repetitions, question.anew
+    if _waits_for_load(question, needed) and anew is not None and (more is None or more > anew):
         return f"; {anew} repetitions on an idle machine would settle it"
     if more is None:
         return ", which is not certain"
     return f"; {more} more{' on an idle machine' if question.slowed else ''} would settle it"
 
 
-def _less_accurate(question: Question, commands: Commands) -> Recommendation:
+def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
     """The one that leads seems to learn less: another is recommended, and the reader told what the choice is."""
-    leader = question.survivors[0]
-    left = [one for one in question.candidates if one.name not in question.seen_worse]
-    chosen = _best(question, left)
-    assert chosen is not None, "the most accurate one is not less accurate"
-    lead = question.lead(leader, chosen)
-    said = (f"use {chosen.name} for now: {leader.name} was {lead.plain('', question.kind).strip()}, but "
-            f"{question.seen_worse[leader.name]}.")
-    settle = settling(question)
+    chosen, leader = choice.chosen, choice.against
+    words = question.lead(leader, chosen).plain("", question.kind).strip()
+    verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
     unproven = "one training of each does" if question.one_seed else "so few runs do"
-    return Recommendation(
-        question.objective, "open", said, f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy.",
-        _five_runs(question, commands), chosen.name, leader.name, question.lead(chosen, leader), settle=settle,
-    )
+    why = f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy."
+    return Words(verdict, why, _five_runs(question, commands), runs_needed(question))
 
 
 def _five_runs(question: Question, commands: Commands) -> str:
@@ -322,8 +303,8 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
     lead = question.lead(leader, rival)
     fewest = min(leader.count, rival.count)
     if lead.low is None:
-        one = _try(question)
-        runs = f"one {one}" if fewest == 1 or one == "training" else f"{fewest} runs"
+        what = _try(question)
+        runs = f"one {what}" if fewest == 1 or what == "training" else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
     if not (span := lead.span(question.kind)):
         idle = question.idle.standing.lead(question.number(leader), question.number(rival))
@@ -341,3 +322,31 @@ def _tolerance(question: Question) -> str:
 def _measured(question: Question, candidate: Candidate) -> str:
     runs = "1 run" if candidate.count == 1 else f"mean of {candidate.count} runs"
     return f"{question.amount(candidate)} ({runs})"
+
+
+def _doubted(question: Question, answer: Recommendation) -> str:
+    """The verdict of an answer that may be wrong. One that trains otherwise than what it beat shows nothing about
+    distributing."""
+    if answer.decision == "use" and answer.best in other_trainings([one.row for one in question.candidates]):
+        return (f"use {answer.best} for now, if its models are as good: its steps take more examples, which is another "
+                "training.")
+    return _for_now(answer.verdict)
+
+
+def _for_now(verdict: str) -> str:
+    """`use torch/ddp for now: …`, for a verdict that does not say so yet."""
+    head, colon, rest = verdict.removesuffix(".").partition(": ")
+    if not head.startswith("use ") or head.endswith(" for now"):
+        return verdict
+    return f"{head} for now{colon}{rest}."
+
+
+def _next_if_doubted(question: Question, answer: Recommendation, commands: Commands) -> str:
+    """What removes the doubts: a race that has its answer ends at once if it runs until it is sure, and nobody closes
+    other programs who has none."""
+    if other_trainings([candidate.row for candidate in question.candidates]):
+        return KEEP_BATCH
+    if answer.decision != "open":
+        return commands.more(question.standing.looks + 3, idle=question.slowed)
+    standing = question.standing
+    return commands.idle(standing.looks, standing.more, question.anew) if question.slowed else answer.next

@@ -78,8 +78,8 @@ class Description(BaseModel):
     @property
     def width(self) -> int | None:
         """How many numbers a model of the zoo returns for an example."""
-        found = {"text": self.vocabulary, "arrays": self.returns}.get(self.kind, self.classes)
-        return found if isinstance(found, int) else None
+        width = {"text": self.vocabulary, "arrays": self.returns}.get(self.kind, self.classes)
+        return width if isinstance(width, int) else None
 
 
 _DESCRIPTION = TypeAdapter(Description)
@@ -123,9 +123,9 @@ def check_unpacked(archive: Any, name: str) -> None:
     """Refuse an archive of Keras whose files are far larger than it is; what is no archive, its reader refuses."""
     try:
         with zipfile.ZipFile(archive) as opened:
-            for one in opened.infolist():
-                if one.file_size > _MOST_UNPACKED * one.compress_size + (1 << 20):
-                    raise ValueError(f"{name!r} packs {one.file_size:,} bytes into {one.compress_size:,}, "
+            for member in opened.infolist():
+                if member.file_size > _MOST_UNPACKED * member.compress_size + (1 << 20):
+                    raise ValueError(f"{name!r} packs {member.file_size:,} bytes into {member.compress_size:,}, "
                                      "which Keras does not write")
     except (zipfile.BadZipFile, NotImplementedError, EOFError):
         return
@@ -148,7 +148,7 @@ def check_data(about: Mapping[str, Any], data: Any) -> None:
 
 def _axes(shape: Any) -> Any:
     """A shape for comparison, or shapes by name."""
-    return {name: sorted(one) for name, one in shape.items()} if isinstance(shape, Mapping) else sorted(shape)
+    return {name: sorted(axes) for name, axes in shape.items()} if isinstance(shape, Mapping) else sorted(shape)
 
 
 def _numbers(shape: Any) -> int:

@@ -29,8 +29,8 @@ def claims_equivalence(job: Job) -> bool:
 def zoo_differences(name: str) -> list[str]:
     """Those of a model that comes with Velodrome, for engines that cannot look into theirs."""
     model = zoo_model(name)
-    found = {BATCH_NORMALISATION: model.normalises, RANDOM_NUMBERS: model.draws}
-    return [reason for reason, holds in found.items() if holds]
+    reasons = {BATCH_NORMALISATION: model.normalises, RANDOM_NUMBERS: model.draws}
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def equivalence_warnings(model: str, reasons: Collection[str]) -> tuple[str, ...]:

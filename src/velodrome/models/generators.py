@@ -32,23 +32,24 @@ Generators = dict[str, Generator]
 Kinds = Mapping[type, Callable[[Any], Generator]]
 
 
-def _of_python(one: Any) -> Generator:
+def _of_python(generator: Any) -> Generator:
     """Of `random.Random`, or of the module `random` itself."""
 
     def get() -> list[Any]:
-        version, numbers, gauss = one.getstate()
+        version, numbers, gauss = generator.getstate()
         return [version, np.array(numbers, np.uint32), gauss]
 
-    return Generator(get, lambda state: one.setstate((state[0], tuple(state[1].tolist()), state[2])))
+    return Generator(get, lambda state: generator.setstate((state[0], tuple(state[1].tolist()), state[2])))
 
 
-def _of_numpy(one: Any) -> Generator:
+def _of_numpy(generator: Any) -> Generator:
     """Of `numpy.random.RandomState`, or of the module `numpy.random` itself."""
-    return Generator(lambda: one.get_state(legacy=False), one.set_state)
+    return Generator(lambda: generator.get_state(legacy=False), generator.set_state)
 
 
-def _of_numpy_generator(one: np.random.Generator) -> Generator:
-    return Generator(lambda: one.bit_generator.state, lambda state: setattr(one.bit_generator, "state", state))
+def _of_numpy_generator(generator: np.random.Generator) -> Generator:
+    source = generator.bit_generator
+    return Generator(lambda: source.state, lambda state: setattr(source, "state", state))
 
 
 KINDS: Kinds = {
@@ -64,14 +65,14 @@ def of_process() -> Generators:
 def of_model(model: object, part: type, kinds: Kinds = KINDS) -> Generators:
     """The generators that a model or one of its parts (objects of that class) has as an attribute, and the global
     variables of the files that define these parts."""
-    found: Generators = {}
+    generators: Generators = {}
     seen: set[int] = set()
 
     def look(name: str, value: Any) -> None:
         kind = next((kind for kind in kinds if isinstance(value, kind)), None)
         if kind is not None:
             if not isinstance(value, random.SystemRandom):  # has no state
-                found[name] = kinds[kind](value)
+                generators[name] = kinds[kind](value)
         elif isinstance(value, part | dict | list | tuple) and id(value) not in seen:
             seen.add(id(value))
             for key, each in _contents(value):
@@ -83,7 +84,7 @@ def of_model(model: object, part: type, kinds: Kinds = KINDS) -> Generators:
                         look(f"{file.__name__}:{key}", each)
 
     look("model", model)
-    return found
+    return generators
 
 
 def _contents(value: Any) -> list[tuple[Any, Any]]:
@@ -95,17 +96,17 @@ def _contents(value: Any) -> list[tuple[Any, Any]]:
 @contextmanager
 def preserved(more: Generators | None = None) -> Iterator[None]:
     """Leave the global generators, and more, as they were found, whatever is drawn meanwhile."""
-    kept = [(one, one.get()) for one in (of_process() | (more or {})).values()]
+    kept = [(generator, generator.get()) for generator in (of_process() | (more or {})).values()]
     try:
         yield
     finally:
-        for one, state in kept:
-            one.set(state)
+        for generator, state in kept:
+            generator.set(state)
 
 
 def read_states(generators: Generators) -> bytes:
     """The states of generators, as text that `restore_states` reads."""
-    states = {name: one.get() for name, one in generators.items()}
+    states = {name: generator.get() for name, generator in generators.items()}
     return json.dumps(states, default=_encoded, sort_keys=True).encode()
 
 

@@ -53,19 +53,19 @@ class Matching:
     def of(cls, file: str, model: Mapping[str, Shape], stored: Mapping[str, Shape]) -> Matching:
         """Match names and shapes, or `BadRequest` if nothing matches."""
         both = [name for name in model if name in stored]
-        found = cls(
+        matching = cls(
             file,
             tuple(name for name in both if model[name] == stored[name]),
             tuple(name for name in model if name not in stored),
             tuple(name for name in stored if name not in model),
             {name: (stored[name], model[name]) for name in both if model[name] != stored[name]},
         )
-        if not found.loaded:
+        if not matching.loaded:
             raise BadRequest(
                 f"--weights {file!r}: none of its {len(stored)} tensors fits the model, which has {len(model)}; "
-                + "; ".join(found._differences())
+                + "; ".join(matching._differences())
             )
-        return found
+        return matching
 
     def notes(self) -> tuple[str, ...]:
         """What did not match, as a sentence; nothing if everything did."""
@@ -103,8 +103,8 @@ def read_matching(file: str, shapes: Mapping[str, Shape]) -> tuple[dict[str, NDA
     check_readable(file)
     try:
         with safe_open(file, framework="np") as stored:
-            found = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-            matching = Matching.of(file, shapes, found)
+            stored_shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            matching = Matching.of(file, shapes, stored_shapes)
             return {name: stored.get_tensor(name) for name in matching.loaded}, matching.notes()
     except SafetensorError as error:
         raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error

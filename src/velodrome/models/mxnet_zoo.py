@@ -90,12 +90,12 @@ class LanguageModel(gluon.HybridBlock):
 
     def parameters_by_name(self) -> dict[str, gluon.Parameter]:
         """The parameters under the names that PyTorch's zoo gives them; the second bias of a layer stays zero."""
-        found = {"embedding.weight": self.embedding.weight}
+        named = {"embedding.weight": self.embedding.weight}
         for layer in range(self._layers):
             for theirs, ours in (("weight_ih", "i2h_weight"), ("weight_hh", "h2h_weight"), ("bias_ih", "i2h_bias"),
                                  ("bias_hh", "h2h_bias")):
-                found[f"lstm.{theirs}_l{layer}"] = getattr(self.lstm, f"l{layer}_{ours}")
-        return {**found, "softmax.weight": self.softmax.weight, "softmax.bias": self.softmax.bias}
+                named[f"lstm.{theirs}_l{layer}"] = getattr(self.lstm, f"l{layer}_{ours}")
+        return {**named, "softmax.weight": self.softmax.weight, "softmax.bias": self.softmax.bias}
 
     def start(self, seed: int) -> None:
         """A uniform distribution for everything but the second bias."""

@@ -76,8 +76,9 @@ def arguments_for(
         named = inspect.signature(builder).parameters.values()
     except ValueError:  # nothing is known of its arguments
         return {"input_shape": input_shape, "outputs": outputs, **more}
-    names = [one.name for one in named if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    if any(one.kind is one.VAR_KEYWORD for one in named):
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [parameter.name for parameter in named if parameter.kind in by_name]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in named):
         names = [*names, "input_shape", *([] if "classes" in names else ["outputs"])]
     return {**{name: given[name] for name in given if name in names}, **more}
 
@@ -101,19 +102,19 @@ def users_traceback(error: BaseException) -> str | None:
 
 def quoted_traceback(message: str) -> str | None:
     """The same where the user's code ran inside a framework's graph, which only quotes what happened there."""
-    _, found, quoted = message.rpartition("Traceback (most recent call last):\n")
+    _, title, quoted = message.rpartition("Traceback (most recent call last):\n")
     lines = [line for line in quoted.splitlines() if line.strip()]
     own = [index for index, line in enumerate(lines) if (file := _QUOTED_FILE.match(line)) and is_users(file[1])]
     end = [index for index, line in enumerate(lines) if not line[0].isspace()]
-    return "\n".join([found.rstrip(), *lines[own[0] : end[0] + 1]]) if own and end and own[0] < end[0] else None
+    return "\n".join([title.rstrip(), *lines[own[0] : end[0] + 1]]) if own and end and own[0] < end[0] else None
 
 
 def graph_traceback(message: str) -> str | None:
     """The lines of the user's that put an operation into a graph of TensorFlow, which failed when the graph ran."""
-    _, found, quoted = message.partition("defined at (most recent call last):\n")
+    _, title, quoted = message.partition("defined at (most recent call last):\n")
     frames = (_QUOTED_FRAME.match(line) for line in quoted.partition("Detected at node")[0].splitlines())
     own = [frame for frame in frames if frame is not None and is_users(frame[1])]
-    if not found or not own:
+    if not title or not own:
         return None
     lines = [f"{frame[0]}\n    {linecache.getline(frame[1], int(frame[2])).strip()}".rstrip() for frame in own]
     return "\n".join(["Traceback (most recent call last):", *lines, headline(message)])
@@ -139,10 +140,10 @@ def _raised_by_calling(error: BaseException) -> bool:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    found: TracebackType | None = error.__traceback__
-    while found is not None:
-        yield found.tb_frame
-        found = found.tb_next
+    entry: TracebackType | None = error.__traceback__
+    while entry is not None:
+        yield entry.tb_frame
+        entry = entry.tb_next
 
 
 def _users_line(error: BaseException) -> str:
@@ -168,8 +169,8 @@ def reason_of(error: BaseException) -> str:
 def _other_engine(error: BaseException, engine: str) -> str | None:
     """The engine whose framework took part in an error, if it is not the job's."""
     packages = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame in _frames(error))
-    found = {_ENGINES[package] for package in packages if package in _ENGINES}
-    return next(iter(found)) if len(found) == 1 and engine and engine not in found else None
+    engines = {_ENGINES[package] for package in packages if package in _ENGINES}
+    return next(iter(engines)) if len(engines) == 1 and engine and engine not in engines else None
 
 
 def wrong_framework(model: str, built: object, engine: str) -> BadRequest:

@@ -105,10 +105,10 @@ def _imports(about: Mapping[str, Any]) -> list[str]:
 
 def arguments_of(about: Mapping[str, Any]) -> dict[str, Any]:
     """What the function of a model on arrays was called with, back from its description."""
-    found = dict(about["arguments"])
-    if "input_shape" in found:
-        found["input_shape"] = tuples(found["input_shape"])
-    return found
+    arguments = dict(about["arguments"])
+    if "input_shape" in arguments:
+        arguments["input_shape"] = tuples(arguments["input_shape"])
+    return arguments
 
 
 def tuples(shape: Any) -> Any:
@@ -126,7 +126,7 @@ def building_arguments(about: Mapping[str, Any]) -> dict[str, Any]:
 def first_inputs(about: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and format of what a Keras model is called with to create its weights, by the name of each input."""
     if about.get("kind") == "arrays":
-        return {name: ((1, *one["shape"]), one["fed"]) for name, one in about["inputs"].items()}
+        return {name: ((1, *column["shape"]), column["fed"]) for name, column in about["inputs"].items()}
     return {"x": ((about.get("only_batch") or 1, *about["input_shape"]), about["dtype"])}
 
 
@@ -199,7 +199,7 @@ def _inputs_and_outputs(about: Mapping[str, Any]) -> list[str]:
 
 
 def _arrays_and_outputs(about: Mapping[str, Any]) -> list[str]:
-    shapes, kinds = about["input_shape"], {name: one["dtype"] for name, one in about["inputs"].items()}
+    shapes, kinds = about["input_shape"], {name: column["dtype"] for name, column in about["inputs"].items()}
     named = shapes if isinstance(shapes, Mapping) else {next(iter(kinds)): shapes}
     described = [
         f"`{name}` ({', '.join(map(str, ('count', *shape)))}) of {kinds[name]}" for name, shape in named.items()

@@ -109,19 +109,19 @@ class Served(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Served:
-        names = [one.name for one in (*self.inputs, *self.state)]
+        names = [array.name for array in (*self.inputs, *self.state)]
         if len(set(names)) < len(names):
             raise ValueError("two inputs have the same name")
         if self.kind == "text":
             if not self.vocabulary or names[0] != "words" or len(self.inputs) > 1:
                 raise ValueError("a language model has a vocabulary, and one input, 'words'")
-        elif self.state or any(-1 in one.shape for one in self.inputs):
+        elif self.state or any(-1 in array.shape for array in self.inputs):
             raise ValueError("only a language model has a state, and inputs of any length")
         if self.kind == "images" and not (len(self.inputs) == 1 and self.inputs[0].image):
             raise ValueError("a model of images has one input, an image")
-        if (self.only_batch or 1) * sum(_count(one.shape) for one in (*self.inputs, *self.state)) > MOST_OF_BATCH:
+        if (self.only_batch or 1) * sum(_count(array.shape) for array in (*self.inputs, *self.state)) > MOST_OF_BATCH:
             raise ValueError(f"a batch has more than {MOST_OF_BATCH:,} numbers")
-        if self.encoding is not None and self.encoding.shapes != {one.name: one.shape for one in self.inputs}:
+        if self.encoding is not None and self.encoding.shapes != {array.name: array.shape for array in self.inputs}:
             raise ValueError("the columns are not those of the inputs")
         return self
 

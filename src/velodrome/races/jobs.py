@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from velodrome.clusters.registry import Cluster
+from velodrome.errors import VelodromeError
+from velodrome.job.names import expand
+from velodrome.job.race import Race
 from velodrome.job.result import Result
-from velodrome.judge.progress import Ending
+from velodrome.judge.budget import Ending
+from velodrome.judge.criteria import criteria_of
+from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget
 from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes, lanes_of
 from velodrome.races.plan import PlannedRace
 from velodrome.races.runs import RaceRuns, run_blocks, warm_engines
-from velodrome.races.until_sure import UntilSure, criteria_of
+from velodrome.races.until_sure import UntilSure
 from velodrome.run import trust
 
 
@@ -40,6 +46,20 @@ def run_jobs(
         ending = loop.run(runs, observer)
     ran = (runs.results.get(entry.name) or folder.run(entry.name).result() for entry in entries)
     return _failures(result for result in ran if result is not None), ending
+
+
+def stored_ending(path: Path, race: Race) -> Ending | None:
+    """How a race that runs until it is sure stands by the runs in its folder; None for any other, or if its jobs are
+    not known here."""
+    if not race.until_sure:
+        return None
+    try:
+        entries = expand(race.model_copy(update={"repeat": race.most}))
+    except VelodromeError:
+        return None
+    path = path.resolve()
+    criteria = criteria_of(race, (entry.job.target for entry in entries))
+    return UntilSure(RaceFolder(path.parent, path.name), race, entries, {}, criteria).as_stored()
 
 
 def _failures(results: Iterable[Result]) -> dict[str, str]:

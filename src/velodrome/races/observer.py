@@ -12,7 +12,8 @@ from velodrome.job.result import Result
 from velodrome.run.execute import JobFailed
 
 if TYPE_CHECKING:
-    from velodrome.judge.progress import Dropped, Ending
+    from velodrome.judge.budget import Ending
+    from velodrome.judge.judge import Dropped
     from velodrome.races.check import CheckedRace
     from velodrome.races.plan import PlannedRace
 

@@ -16,7 +16,7 @@ from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Race, combinations, parse_race
 from velodrome.job.read import in_words
-from velodrome.judge.question import OBJECTIVES
+from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run import trust
 from velodrome.run.trust import Code
 from velodrome.run.yaml_files import read_yaml

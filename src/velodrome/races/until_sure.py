@@ -8,42 +8,23 @@ later is not comparable with the others of its repetition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from velodrome.job.race import Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
-from velodrome.judge.budget import Affordable, afford, contenders, cut_short
+from velodrome.judge.budget import Affordable, Ending, Stopped, afford, contenders, cut_short
 from velodrome.judge.conditions import newest
 from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.criteria import Criteria
+from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgement, TaskOutcome, judge
 from velodrome.judge.phrases import as_option, in_list
-from velodrome.judge.progress import (
-    MOST_FAILURES,
-    Criteria,
-    Dropped,
-    Ending,
-    Stopped,
-    TaskStanding,
-    limits_of,
-    promises,
-    standings,
-)
-from velodrome.judge.question import parse_tolerances
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver
 from velodrome.races.runs import RaceRuns, warm_engines
-
-
-def criteria_of(race: Race, targets: Iterable[str | None]) -> Criteria:
-    """What a race is judged by; its target counts if all jobs have the same."""
-    found = set(targets)
-    return Criteria(
-        race.objective, found.pop() if len(found) == 1 else None,
-        parse_tolerances(race.tolerance, race.accuracy_margin), race.grace,
-    )
 
 
 class UntilSure:
@@ -92,7 +73,7 @@ class UntilSure:
             if ahead:
                 observer.block(number, ahead)
                 self._budget.announce(ahead)
-                self._limits = limits_of(self._counted(runs.results, number), self._criteria)
+                self._limits = self._judged(runs.results, number).limits
                 runs.run_block(
                     ahead, retry=True, early_end=self._early_end,
                     fits=lambda entry: self._budget.fits(entry, runs.results),
@@ -136,7 +117,7 @@ class UntilSure:
         return self._ending(stopped, repetitions, tasks, failing, finished)
 
     def _ending(
-        self, stopped: Stopped, repetitions: int, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped],
+        self, stopped: Stopped, repetitions: int, tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped],
         results: Mapping[str, Result],
     ) -> Ending:
         not_run = self._not_run(results, failing)
@@ -144,7 +125,8 @@ class UntilSure:
         enough = None
         if stopped == "budget" and repetitions <= FIRST_LOOK and (found := self._afford(results)).least > 0:
             enough = self._budget.spent + found.least
-        return Ending(stopped, repetitions, tuple(tasks), _drops(tasks, failing), not_run, left_out, enough)
+        outcomes = tuple(TaskOutcome(task.task, task.outcome, task.survivors) for task in tasks)
+        return Ending(stopped, repetitions, outcomes, _drops(tasks, failing), not_run, left_out, enough)
 
     def _keep(self, runs: RaceRuns, number: int, observer: RaceObserver, *, told: bool = False) -> None:
         """Leave out what the budget has no room for, so that the others reach the first look; with `told`, say so."""
@@ -173,7 +155,7 @@ class UntilSure:
 
     def _seen(self, results: Mapping[str, Result]) -> dict[str, float]:
         """How good configurations are by their runs in this race; empty unless all have some that can have any."""
-        values = promises(self._results(results, max(self._blocks) + 1), self._criteria)
+        values = judge(self._results(results, max(self._blocks) + 1), self._criteria).promise
         found = {key: values[name] for key, held in self._of.items() for one in held if (name := one.name) in values}
         return found if found.keys() | self._failing(results).keys() == self._of.keys() else {}
 
@@ -197,19 +179,22 @@ class UntilSure:
                      if key not in failing and not any(_finished(results, entry) for entry in entries))
 
     def _is_sure(
-        self, tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped], results: Mapping[str, Result]
+        self, tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped], results: Mapping[str, Result]
     ) -> bool:
         """Whether every task is decided, with all configurations that can run or that the budget did not leave out."""
         whole = self._race.budget is not None or not self._not_run(results, failing)
         return bool(tasks) and whole and all(task.outcome != "open" for task in tasks)
 
-    def _stand(self, results: Mapping[str, Result], before: int) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+    def _stand(
+        self, results: Mapping[str, Result], before: int
+    ) -> tuple[Sequence[TaskJudgement], dict[str, Dropped]]:
         """How the race stands before a repetition: its tasks, and configurations that always fail."""
-        return standings(self._counted(results, before), self._criteria), self._failing(results)
+        return self._judged(results, before).tasks, self._failing(results)
 
-    def _counted(self, results: Mapping[str, Result], before: int) -> list[Result]:
-        """What the repetitions before one gave to those that take part, on the newest data if those changed."""
-        return newest(self._results(results, before, self._left_out))
+    def _judged(self, results: Mapping[str, Result], before: int) -> Judgement:
+        """The race by what the repetitions before one gave to those that take part, on the newest data if those
+        changed."""
+        return judge(newest(self._results(results, before, self._left_out)), self._criteria)
 
     def _results(
         self, results: Mapping[str, Result], before: int, without: Collection[str] = ()
@@ -234,7 +219,7 @@ class UntilSure:
 
     def _look(
         self, runs: RaceRuns, before: int, observer: RaceObserver
-    ) -> tuple[list[TaskStanding], dict[str, Dropped]]:
+    ) -> tuple[Sequence[TaskJudgement], dict[str, Dropped]]:
         """As `_stand`, and every new drop is reported."""
         tasks, failing = self._stand(runs.results, before)
         for drop in _drops(tasks, failing):
@@ -248,7 +233,7 @@ class UntilSure:
         return max((n for n, block in self._blocks.items() if any(map(self._has_begun, block))), default=1)
 
     def _ahead(
-        self, number: int, newest: int, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        self, number: int, newest: int, results: Mapping[str, Result], tasks: Sequence[TaskJudgement],
         failing: Mapping[str, Dropped],
     ) -> list[Entry] | None:
         """What a repetition has still to run, as the race stands before it; None if nobody takes part any more."""
@@ -267,7 +252,7 @@ class UntilSure:
         return sorted(ahead, key=lambda entry: self._order.index(entry.configuration)) if self._order else ahead
 
     def _takes_part(
-        self, entry: Entry, results: Mapping[str, Result], tasks: Sequence[TaskStanding],
+        self, entry: Entry, results: Mapping[str, Result], tasks: Sequence[TaskJudgement],
         failing: Mapping[str, Dropped],
     ) -> bool:
         """Whether a configuration runs in another repetition."""
@@ -315,7 +300,7 @@ def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
     return entry.name in results and results[entry.name].status == "finished"
 
 
-def _drops(tasks: Sequence[TaskStanding], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
+def _drops(tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
     """All configurations that are out, in the order in which they were dropped."""
     found = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
     return tuple(sorted(found, key=lambda drop: drop.after))

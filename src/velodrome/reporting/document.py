@@ -8,18 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velodrome.job.job import Target
-from velodrome.judge.caveats import drift_note
-from velodrome.judge.compare import Row, compare, tasks_of
+from velodrome.judge.budget import saving
+from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note, host_lines
 from velodrome.judge.configuration import implementation_lines, text_of, varied
-from velodrome.judge.objective import ask
-from velodrome.judge.question import OBJECTIVES, Tolerances, target_of
-from velodrome.judge.recommend import recommend
+from velodrome.judge.criteria import OBJECTIVES, Criteria
+from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.calibration import rates
+from velodrome.races.jobs import stored_ending
 from velodrome.reporting import confusion, curves, tables, usage
-from velodrome.reporting.decision import decision_of
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, run_series
@@ -69,41 +67,30 @@ class Report:
         return tuple(table for table in (self.main, *self.pairwise, *self.more, self.failures) if table is not None)
 
 
-def make_report(
-    record: RaceRecord, objective: str | None = None, target: str | None = None,
-    margins: Tolerances = Tolerances(),  # noqa: B008 - frozen
-) -> Report:
-    """Analyse a race; without an objective, time to its target if it has one, else throughput."""
-    chosen = record.objective_for(objective, target)
-    wanted = {name: target_of(name, target, record.target) for name in (chosen, *OBJECTIVES)}
-    target = target or record.target
-    rows = compare(record.results, Target.parse(target) if target else None)
-    names = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
-    answers, pairwise = [], []
-    found = record.answers(rows, chosen, target_of(chosen, target, None), None, margins)
-    for task, members in tasks_of(rows).items():
-        answer = found[task]
-        others = [recommend(members, name, wanted[name], margins=margins, commands=record.commands(rows))
-                  for name in names]
-        answers.append(Answer(task, answer, tuple(others) if members else ()))
-        if answer.best:
-            question = ask(members, chosen, wanted[chosen], margins=margins)
-            table = tables.pairwise_table(question, answer.best, len(answers))
-            pairwise += [table] if table is not None else []
+def make_report(record: RaceRecord, criteria: Criteria | None = None) -> Report:
+    """Judge a race, by default by its own criteria, and gather everything that its report has."""
+    judgement = record.judged(criteria)
+    rows, chosen, target = judgement.rows, judgement.criteria.chosen, judgement.criteria.shown_target
+    objectives = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
+    answers = tuple(Answer(task.task, task.answer, tuple(map(task.by, objectives)) if task.rows else ())
+                    for task in judgement.by_task)
+    pairwise = [tables.pairwise_table(task.question, task.answer.best, number)
+                for number, task in enumerate(judgement.by_task, start=1) if task.answer.best]
     series = {row.name: _series(row) for row in rows}
-    decision = decision_of(record, rows)
-    dropped = [tables.dropped_table(decision.ending.dropped)] if decision and decision.ending.dropped else []
+    ending = stored_ending(record.path, record.race) if rows else None
+    dropped = [tables.dropped_table(ending.dropped)] if ending and ending.dropped else []
+    notes = [f"{ending.sentence} {saving(rows).sentence}"] if ending else []
     return Report(
-        record, tuple(rows), tuple(answers),
+        record, rows, answers,
         main=tables.results_table(rows) if rows else None,
-        pairwise=tuple(pairwise),
+        pairwise=tuple(table for table in pairwise if table is not None),
         more=(
             *dropped, tables.times_table(rows), tables.resources_table(rows),
             tables.nodes_table(rows, series, MOST_NODE_ROWS),
         ) if rows else (),
         failures=tables.failures_table(record.failures) if record.failures else None,
         shared=_shared(rows), varied=_varied(rows), environment=_environment(record, rows),
-        notes=(*(decision.notes if decision else ()), *_notes(record, rows)), commands=_commands(record),
+        notes=(*notes, *_notes(record, rows)), commands=_commands(record),
         series=series, target=target,
     )
 

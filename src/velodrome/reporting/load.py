@@ -5,7 +5,7 @@ A run that cannot be read becomes a failure, never a crash.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,15 @@ from velodrome.job.race import Race
 from velodrome.job.result import Result
 from velodrome.judge.advice import Commands
 from velodrome.judge.budget import cut_short
-from velodrome.judge.compare import Row, crashed_always, has_crashed, is_whole, tasks_of
+from velodrome.judge.compare import has_crashed, is_whole
 from velodrome.judge.conditions import labelled
 from velodrome.judge.configuration import Configuration
-from velodrome.judge.question import OBJECTIVES, Price, Tolerances, objective_of, parse_tolerances, target_of
-from velodrome.judge.recommend import recommend
-from velodrome.judge.verdict import Recommendation
+from velodrome.judge.criteria import Criteria, Price, criteria_of
+from velodrome.judge.judge import Failure, Judgement, judge
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, reason_of
 from velodrome.run.trained import examples_trained
 from velodrome.run.yaml_files import parse_yaml
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run without a result, and the reason."""
-
-    run: str
-    status: str
-    message: str
-    #: What it should have trained on what, as `Configuration.task`; None if its job cannot be read.
-    task: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,48 +56,16 @@ class RaceRecord:
         targets = {result.target for result in self.results}
         return targets.pop() if len(targets) == 1 else None
 
-    def crashed_among(self, rows: Sequence[Row]) -> dict[str, int]:
-        """How often each configuration of the rows' tasks crashed of which no run finished, by name."""
-        tasks = {row.configuration.task for row in rows}
-        return crashed_always(
-            result for result in self.results if not rows or Configuration.of(result).task in tasks
-        )
+    def criteria(
+        self, objective: str | None = None, target: str | None = None, price: Price = Price(),  # noqa: B008 - frozen
+        tolerance: str | float | None = None, accuracy_margin: str | float | None = None,
+    ) -> Criteria:
+        """What it is judged by: as requested, else as the race says."""
+        return criteria_of(self.race, [self.target], objective, target, price, tolerance, accuracy_margin)
 
-    def objective_for(self, objective: str | None, target: str | None) -> str:
-        """What it is judged by: as requested, else as the race says, else by its target or throughput."""
-        own = self.race.objective if target is None else None
-        return objective_of(objective or (own if own in OBJECTIVES else None), target, self.target)
-
-    def margins_for(self, tolerance: str | float | None = None, accuracy: str | float | None = None) -> Tolerances:
-        """Margins as requested, else as the race says."""
-        return parse_tolerances(
-            self.race.tolerance if tolerance is None else tolerance,
-            self.race.accuracy_margin if accuracy is None else accuracy,
-        )
-
-    def commands(self, rows: Sequence[Row]) -> Commands:
-        """Commands on this race, of which these are all rows."""
-        return Commands(self.path, self.race.budget, sum(row.mean("total_seconds") or 0.0 for row in rows))
-
-    def answers(
-        self, rows: Sequence[Row], objective: str | None = None, target: str | None = None,
-        price: Price | None = None, margins: Tolerances | None = None,
-    ) -> dict[str, Recommendation]:
-        """The recommendation for each task of the rows, by its name; by default as the race says."""
-        chosen = self.objective_for(objective, target)
-        return {
-            task: recommend(members, chosen, target_of(chosen, target, self.target), price, self.failed_among(members),
-                            margins or self.margins_for(), self.crashed_among(members), self.commands(rows))
-            for task, members in tasks_of(rows).items()
-        }
-
-    def failed_among(self, rows: Sequence[Row]) -> int:
-        """How many runs of the rows' tasks gave no result; a run of no known task counts where there is one task."""
-        tasks = {row.configuration.task for row in rows}
-        known = {Configuration.of(result).task for result in self.results}
-        return sum(
-            not rows or failure.task in tasks or (failure.task is None and known <= tasks) for failure in self.failures
-        )
+    def judged(self, criteria: Criteria | None = None) -> Judgement:
+        """What its results show, by default by the race's own criteria."""
+        return judge(self.results, criteria or self.criteria(), self.failures, Commands(self.path, self.race.budget))
 
 
 def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:

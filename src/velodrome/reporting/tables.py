@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from velodrome.judge.advice import settling
-from velodrome.judge.caveats import suspects
-from velodrome.judge.compare import Row, bests_of, measure_of, tasks_of
+from velodrome.judge import columns
+from velodrome.judge.advice import runs_needed
+from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.measures import MIB, Measure
-from velodrome.judge.objective import qualities_of
-from velodrome.judge.progress import Dropped
+from velodrome.judge.judge import Dropped, Failure
+from velodrome.judge.measures import MIB, Measure, View
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Ratio
-from velodrome.reporting.load import Failure
 from velodrome.reporting.series import Extent, RunSeries, name_of, totals
 
 ABSENT = "–"
@@ -107,46 +105,24 @@ def _placed(place: Ratio | None, best: float | None, suspect: str = "") -> Cell:
     return Cell(f"{place.estimate:.2f}", detail, place.estimate == best and not suspect, place.estimate)
 
 
-def _achieved(row: Row, place: str) -> bool:
-    """Whether a ratio may be marked as the best: one worker scales ideally by definition."""
-    return getattr(row, place) != Ratio(1.0) and (row.workers > 1 or place == "speedup")
-
-
-def _best_places(rows: Sequence[Row], place: str) -> dict[str, float | None]:
-    """For each row, by name, the best ratio of its task."""
-    found: dict[str, float | None] = {}
-    for members in tasks_of(rows).values():
-        doubtful = suspects(members)
-        others = [held.estimate for row in members
-                  if (held := getattr(row, place)) and _achieved(row, place) and row.name not in doubtful]
-        best = max(others, default=0.0)
-        # A single ratio, or a best one that is slower than its baseline, is not marked.
-        marked = len(others) > 1 and (best > 1 or place == "efficiency")
-        found.update({row.name: best if marked and _achieved(row, place) else None for row in members})
-    return found
-
-
-def _table(
-    name: str, title: str, note: str, rows: Sequence[Row], measures: Sequence[str], places: Sequence[str] = ()
-) -> Table:
+def _table(name: View, title: str, note: str, rows: Sequence[Row]) -> Table:
     rows = ordered(rows)
-    shown = [measure_of(rows, measure) for measure in measures if any(measure in row.spreads for row in rows)]
-    held = [place for place in places if any(getattr(row, place) is not None for row in rows)]
-    columns, who = _who(rows)
-    columns += [Column(measure.heading, measure.unit) for measure in shown]
-    columns += [Column(place) for place in held]
-    best = {measure.name: bests_of(rows, measure.name) for measure in shown}
-    first, doubtful = {place: _best_places(rows, place) for place in held}, suspects(rows)
-    body = [
-        (*who[row.name], *(_measured(row, measure, best[measure.name][row.name]) for measure in shown),
-         *(_placed(getattr(row, place), first[place][row.name], doubtful.get(row.name, "")) for place in held))
-        for row in rows
-    ]
-    return Table(name, title, note, tuple(columns), tuple(body))
+    headings, who = _who(rows)
+    shown = columns.columns_of(rows, name)
+    headings += [Column(column.measure.heading, column.measure.unit) if column.measure else Column(column.name)
+                 for column in shown]
+    body = [(*who[row.name], *(_cell(row, column) for column in shown)) for row in rows]
+    return Table(name, title, note, tuple(headings), tuple(body))
+
+
+def _cell(row: Row, column: columns.Column) -> Cell:
+    best = column.best[row.name]
+    if column.measure is not None:
+        return _measured(row, column.measure, best)
+    return _placed(getattr(row, column.name), best, column.suspect.get(row.name, ""))
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    qualities = [measure.name for measure in qualities_of(rows)]
     several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
     reached = ""
     if any(0 < row.reached < row.attempts for row in rows):
@@ -159,8 +135,7 @@ def results_table(rows: Sequence[Row]) -> Table:
         "efficiency is speedup divided by workers; below them their 95 % intervals. The batch size is global (divided "
         "among the workers) or per worker, as given."
         + reached,
-        rows, (*qualities, "time_to_target", "train_seconds", "examples_per_second"),
-        ("speedup", "scaling", "efficiency"),
+        rows,
     )
 
 
@@ -170,9 +145,7 @@ def times_table(rows: Sequence[Row]) -> Table:
         "Start-up is everything before the first training step. Batches per second follow from throughput, without "
         "the first steps. Batches over all training time count these steps and the batch size as requested, as many "
         "publications do: examples × epochs × workers / (batch × seconds).",
-        rows, ("startup_seconds", "train_seconds", "evaluate_seconds", "total_seconds", "batches_per_second",
-               "thesis_batches_per_second", "staleness_mean", "staleness_max", "share_compute", "share_wait",
-               "share_communicate"),
+        rows,
     )
 
 
@@ -184,8 +157,7 @@ def resources_table(rows: Sequence[Row]) -> Table:
         "counted once; loopback is traffic within a host. Sent per step is what the hosts sent, loopback included, "
         "during the whole run, divided by its training steps. Other programs are what did not belong to the run: the "
         "cores that they used during the run.",
-        rows, ("cpu_percent", "foreign_cores", "memory_bytes", "process_bytes", "network_bytes", "loopback_bytes",
-               "step_bytes"),
+        rows,
     )
 
 
@@ -275,7 +247,7 @@ def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
         return "tied"
     if question.standing.outcome != "open":
         return "better" if pair.high < 0 else "not settled"
-    return f"open: {settling(question).cost(other.name)}"
+    return f"open: {runs_needed(question).cost(other.name)}"
 
 
 def failures_table(failures: Sequence[Failure]) -> Table:

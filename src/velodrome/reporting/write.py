@@ -1,16 +1,217 @@
-"""Writes a report in the requested format and returns the files."""
+"""Writes a report as a page, Markdown, LaTeX or CSV. Names are escaped for each: none can break a table or run as code.
+
+The page is one self-contained HTML file: styles, figures and the sorting of tables are inside.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import textwrap
+from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.judge.columns import RATIOS
+from velodrome.judge.compare import Row
+from velodrome.judge.measures import measures_of
+from velodrome.printable import printable
 from velodrome.reporting.document import Report, make_pictures
-from velodrome.reporting.figures import save
-from velodrome.reporting.page import to_html
-from velodrome.reporting.text import nodes_to_csv, to_csv, to_latex, to_markdown
+from velodrome.reporting.figures import Picture, save, to_svg
+from velodrome.reporting.series import Extent, name_of
+from velodrome.reporting.tables import Cell, Column, Table
+from velodrome.run.export import cell
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "''{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
+    "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
+}
+_TINY, _BREAK = r"\tiny", r"\\"
+#: Rows of one LaTeX table; longer tables are split.
+_LATEX_ROWS = 40
+
+
+def latex_escape(text: str) -> str:
+    """Text escaped for LaTeX; characters that plain pdfLaTeX lacks become question marks."""
+    found = []
+    for character in " ".join(text.split()):
+        if character in _LATEX:
+            found.append(_LATEX[character])
+        elif character.isascii() and character.isprintable():
+            found.append(character)
+        else:
+            found.append(character if character.isalpha() and ord(character) < 0x180 else "?")
+    return "".join(found)
+
+
+def markdown_escape(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("&", "&amp;")
+
+
+def to_markdown(report: Report) -> str:
+    """The verdict and every table."""
+    parts = [f"# {markdown_escape(report.title)}", ""]
+    for answer in report.answers:
+        if answer.task:
+            parts += [f"## {markdown_escape(answer.task)}", ""]
+        for line in answer.recommendation.lines:
+            name, _, rest = line.partition(": ")
+            parts += [f"**{name}:** {markdown_escape(rest)}", ""]
+        parts += [*(f"- {markdown_escape(caveat)}" for caveat in answer.recommendation.caveats), ""]
+    parts += [f"- {markdown_escape(note)}" for note in report.notes]
+    for table in report.tables:
+        parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]
+    for title, pairs in (("Varied", report.varied), ("Common to all runs", report.shared),
+                         ("Environment", report.environment)):
+        parts += ["", f"## {title}", "", "| | |", "|---|---|"]
+        parts += [f"| {markdown_escape(name)} | {markdown_escape(value)} |" for name, value in pairs]
+    fence = "`" * 4
+    race = printable(report.record.text.rstrip(), None)
+    parts += ["", "## How to reproduce", "", "`race.yaml`:", "", f"{fence}yaml", race, fence, ""]
+    parts += [f"{fence}sh", *report.commands, fence, ""]
+    return "\n".join(parts)
+
+
+def _markdown_rows(table: Table) -> Iterable[str]:
+    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in table.columns]
+    yield f"| {' | '.join(map(markdown_escape, headings))} |"
+    yield f"|{'|'.join('---:' if column.numeric else '---' for column in table.columns)}|"
+    for row in table.rows:
+        yield f"| {' | '.join(map(_markdown_cell, row))} |"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{markdown_escape(cell.text)}**" if cell.best else markdown_escape(cell.text)
+    return f"{text} ({markdown_escape(cell.detail)})" if cell.detail else text
+
+
+def to_latex(report: Report) -> str:
+    """Tables to \\input into a document that has \\usepackage{booktabs}."""
+    lines = [line for answer in report.answers for line in (answer.task, *answer.recommendation.lines) if line]
+    verdicts = [f"% {latex_escape(line)}" for line in lines]
+    parts = [f"% Race {latex_escape(report.record.name)}. In the preamble: \\usepackage{{booktabs}}", *verdicts, ""]
+    for table in report.tables:
+        pieces = [table.rows[place : place + _LATEX_ROWS] for place in range(0, len(table.rows), _LATEX_ROWS)]
+        for number, rows in enumerate(pieces):
+            parts += [*_latex_table(table, rows, number), ""]
+    return "\n".join(parts)
+
+
+def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
+    # A reason can be a long sentence, so its column wraps; names do not.
+    last = "p{0.5\\linewidth}" if table.name == "failures" else None
+    columns = ["r" if column.numeric else "l" for column in table.columns]
+    if last:
+        columns[-1] = last
+    title = latex_escape(table.title) + (" (continued)" if number else "")
+    note = "" if number else f" {latex_escape(table.note)}"
+    yield r"\begin{table}[htbp]"
+    yield r"\centering"
+    yield rf"\caption{{{title}.{note}}}"
+    yield rf"\label{{tab:velodrome-{table.name}{f'-{number + 1}' if number else ''}}}"
+    size = _TINY if len(table.columns) > 11 or table.name == "nodes" else r"\scriptsize"
+    yield rf"{size}\setlength{{\tabcolsep}}{{{'2pt' if size == _TINY else '3pt'}}}"
+    # A table wider than the text is centred.
+    yield rf"\smallskip\makebox[\linewidth][c]{{\begin{{tabular}}{{{''.join(columns)}}}"
+    yield r"\toprule"
+    yield " & ".join(map(_latex_heading, table.columns)) + r" \\"
+    yield r"\midrule"
+    for row in rows:
+        yield " & ".join(_latex_cell(cell) for cell in row) + r" \\"
+        if any(cell.detail for cell in row):
+            yield " & ".join(rf"{{\tiny {latex_escape(cell.detail)}}}" if cell.detail else "" for cell in row) + r" \\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}}"
+    yield r"\end{table}"
+
+
+def _latex_heading(column: Column) -> str:
+    """A heading over as many lines as keep its column narrow, its unit below."""
+    lines = textwrap.wrap(column.heading, 11, break_long_words=False) + ([column.unit] if column.unit else [])
+    if len(lines) == 1:
+        return latex_escape(lines[0])
+    return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{(_BREAK + ' ').join(map(latex_escape, lines))}}}"
+
+
+def _latex_cell(cell: Cell) -> str:
+    return rf"\textbf{{{latex_escape(cell.text)}}}" if cell.best else latex_escape(cell.text)
+
+
+def _csv(heading: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(heading)
+    for line in lines:
+        writer.writerow([cell(value) for value in line])
+    return stream.getvalue()
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """A line for each configuration, numbers unrounded in seconds and bytes, with ranges and intervals."""
+    who = ("name", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "runs", "failed")
+    places = tuple(RATIOS)
+    heading, measures = [*who], measures_of([result for row in rows for result in row.results])
+    for measure in measures:
+        heading += [measure.name, f"{measure.name}_min", f"{measure.name}_max"]
+    for place in places:
+        heading += [place, f"{place}_low", f"{place}_high"]
+    lines = []
+    for row in rows:
+        flat = row.as_json()
+        line: list[object] = [flat[name] for name in who]
+        for measure in measures:
+            line += [flat.get(measure.name), *flat["range"].get(measure.name, (None, None))]
+        for place in places:
+            line += [flat[place], *(flat[f"{place}_interval"] or (None, None))]
+        lines.append(line)
+    return _csv(heading, lines)
+
+
+def nodes_to_csv(report: Report) -> str:
+    """A line for each process of each configuration's representative run."""
+    measures = ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate")
+    heading = ["configuration", "run", "process", "host"]
+    heading += [f"{name}_{end}" for name in measures for end in ("mean", "min", "max")]
+    lines = []
+    for row in report.rows:
+        for process, samples in report.series[row.name].samples.items():
+            line: list[object] = [row.name, row.representative["run"], name_of(process), samples.host]
+            for name in measures:
+                extent = Extent.of(getattr(samples, name))
+                line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]
+            lines.append(line)
+    return _csv(heading, lines)
+
+
+def to_html(report: Report, pictures: Sequence[Picture]) -> str:
+    """The whole report as HTML; every name and text of a user is escaped."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folder = resources.files("velodrome.reporting") / "templates"
+
+    def read(name: str) -> str:
+        return (folder / name).read_text(encoding="utf-8")
+
+    environment = Environment(
+        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # of `Markup` nothing is changed
+    )
+    return environment.get_template("report.html").render(
+        report=report,
+        pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],
+        style=Markup(read("report.css")),
+        script=Markup(read("sort.js")),
+    )
+
 
 Format = Literal["html", "markdown", "csv", "latex"]
 FORMATS: tuple[str, ...] = get_args(Format)

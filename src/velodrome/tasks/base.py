@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,10 @@ class Loaded(Protocol):
     def test(self) -> Any: ...
 
     @property
+    def arrays(self) -> Iterable[Any]:
+        """The arrays that it holds."""
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was left out or changed when it was loaded, as sentences."""
 
@@ -95,7 +99,7 @@ class Task(ABC):
     """One kind of learning problem."""
 
     name: str
-    #: The name of the module of an engine's side, where that is not the task's name.
+    #: What engines' sides of it are called (`arrays`), where that is not the task's name.
     side: ClassVar[str | None] = None
     #: What is counted: `examples`, `words`.
     unit: ClassVar[str] = "examples"
@@ -193,7 +197,7 @@ class Task(ABC):
             raise BadRequest(f"--strategy {strategy.name}: {why}; choose another strategy")
 
     def module(self, engine: str) -> str:
-        """The module of an engine's side of this task; its `TASK` is what the engine uses."""
+        """The module of an engine's side of this task, if it is none of those that come with the engine."""
         return f"velodrome.engines.{engine}.tasks.{(self.side or self.name).replace('-', '_')}"
 
     # -- data and schedule

@@ -116,7 +116,6 @@ class _Labels(ExampleTask):
         return super().amount(counts) if correct is None or total is None else f"{correct:,} of {total:,} right"
 
     def count_scores(self, data: ExampleSet, part: str, scores: NDArray[np.float64]) -> Mapping[str, float]:
-
         chosen = getattr(data, part)
         targets = chosen.targets or chosen.gather(np.arange(len(chosen), dtype=np.int64))[1]
         (labels,) = targets.values()

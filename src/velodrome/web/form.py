@@ -24,7 +24,7 @@ from velodrome.job.job import Job, choices_of, job_fields, job_groups
 from velodrome.job.names import check_name, expand
 from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
 from velodrome.job.read import reason_of
-from velodrome.judge.question import OBJECTIVES
+from velodrome.judge.criteria import OBJECTIVES
 from velodrome.races.request import default_name, merge
 from velodrome.run.trust import elsewhere
 from velodrome.tasks.registry import task

@@ -161,10 +161,10 @@ async def report(request: Request) -> Response:
 
 def _report(found: Found) -> str:
     from velodrome.reporting.document import make_pictures, make_report
-    from velodrome.reporting.page import to_html
+    from velodrome.reporting.write import to_html
 
     record = load_race(found.path.parent, found.name)
-    made = make_report(record, margins=record.margins_for())
+    made = make_report(record)
     return to_html(made, make_pictures(made))
 
 

@@ -22,13 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from velodrome.errors import VelodromeError
-from velodrome.job.job import Target
 from velodrome.job.names import expand
 from velodrome.job.race import Entry
 from velodrome.judge.budget import Progress, Remaining, remaining
-from velodrome.judge.caveats import suspects
-from velodrome.judge.compare import Row, compare
+from velodrome.judge.compare import Row
 from velodrome.judge.configuration import label_of
+from velodrome.judge.plausibility import suspects
 from velodrome.judge.statistics import Ratio
 from velodrome.races.folder import RaceFolder
 from velodrome.reporting.load import RaceRecord, load_race
@@ -54,14 +53,13 @@ def standing_of(runs: Path, name: str) -> Standing:
     """The race as its finished runs show it; the reason if it cannot be read."""
     try:
         record = load_race(runs, name)
-        rows = compare(record.results, Target.parse(record.target) if record.target else None)
-        answers = [
-            {"task": task, **answer.as_json()} for task, answer in record.answers(rows).items() if rows
-        ]
+        judgement = record.judged()
+        rows = judgement.rows
+        answers = [{"task": task.task, **task.answer.as_json()} for task in judgement.tasks]
     except VelodromeError as error:
         return Standing((), {"rows": [], "verdicts": [], "problem": str(error), "failures": []})
     doubtful = suspects(rows)
-    return Standing(tuple(rows), {
+    return Standing(rows, {
         "rows": [{**_row(row), "suspect": doubtful.get(row.name)} for row in rows],
         "verdicts": [_verdict(answer) for answer in answers], "problem": None,
         "failures": [{"run": one.run, "status": one.status, "message": one.message} for one in record.failures],

@@ -8,8 +8,8 @@ controller compares them with what ONNX Runtime computes before it keeps the fil
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
+from velodrome.data.arrays import is_mapped
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.description import check_data
@@ -30,6 +31,7 @@ from velodrome.models.generators import preserved
 from velodrome.models.recipe import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
 from velodrome.tasks import correctness_bits
+from velodrome.tasks.base import Loaded
 from velodrome.tasks.counts import Counts
 from velodrome.worker.context import Context
 from velodrome.worker.learner import Learner
@@ -109,22 +111,10 @@ def _report(context: Context, learner: Learner, test: Counts, steps: int) -> Non
     learner.close()
 
 
-def data_bytes(data: Any) -> tuple[int, int]:
+def data_bytes(data: Loaded) -> tuple[int, int]:
     """Bytes of the arrays of a data set: those in memory, and those that are mapped from files."""
-    arrays = {id(array): array for part in ("train", "validation", "test") for array in _arrays(getattr(data, part))}
-    mapped = sum(array.nbytes for array in arrays.values() if isinstance(array, np.memmap))
-    return sum(array.nbytes for array in arrays.values()) - mapped, mapped
-
-
-def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _arrays(each)
-    elif is_dataclass(value):
-        for each in fields(value):
-            yield from _arrays(getattr(value, each.name))
+    mapped = sum(array.nbytes for array in data.arrays if is_mapped(array))
+    return sum(array.nbytes for array in data.arrays) - mapped, mapped
 
 
 #: Arrays by the names of the data set.

@@ -108,7 +108,7 @@ ENGINE = Engine(
         ),
     ),
     worker="velodrome.engines.tensorflow.worker",
-    tasks=("classification", "arrays", "language-model"),
+    tasks=("arrays", "language-model"),
     memory_bytes=540 * 2**20,
     needs=(Need("tensorflow", 'pip install "velodrome[tensorflow]"'),),
     environment=_environment,

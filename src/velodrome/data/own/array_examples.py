@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from velodrome.data.arrays import NDArray, Pick, np, picked
 from velodrome.data.base import Faults
 from velodrome.data.examples import ExamplePart, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
-from velodrome.data.split import Fingerprints, Pick, divide, large_enough, picked, with_split_warnings
+from velodrome.data.split import Fingerprints, divide, trainable_classes, with_split_warnings
 from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
@@ -87,7 +87,7 @@ def read(name: str, kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, fau
     targets, classes, names = _targets(name, kind, parts, sound, faults)
     which = np.concatenate([np.full(len(part), part.which, np.int8) for part in parts])
     if classes is not None and len(targets) == 1 and next(iter(targets.values())).ndim == 1:
-        targets, sound, names = _trained(name, kind, targets, which, sound, names, faults)
+        targets, sound, names = _drop_small_classes(name, kind, targets, which, sound, names, faults)
         classes = len(names)
     rows = np.flatnonzero(sound)
     if not len(rows):
@@ -178,13 +178,13 @@ def _labels(
     return np.concatenate([marks for marks, _ in pairs]), np.concatenate([good for _, good in pairs]), tuple(names)
 
 
-def _trained(
+def _drop_small_classes(
     name: str, kind: Kind, targets: Mapping[str, NDArray[Any]], parts: NDArray[np.int8], sound: NDArray[np.bool_],
     names: tuple[str, ...], faults: Faults,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], tuple[str, ...]]:
     """Without the examples of classes that have too few to train on, which are faults."""
     (column, labels), = targets.items()
-    trained = large_enough(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
+    trained = trainable_classes(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
     if trained.sum() < 2:
         raise BadRequest(
             f"data set {name!r} has {trained.sum()} classes that can be used, and training needs two{faults.because}"
@@ -199,7 +199,7 @@ def noun_of(kind: Kind) -> str:
     return "images" if kind == "images" else "examples"
 
 
-def divided(
+def divide_examples(
     name: str, examples: ArrayExamples, seed: int, validation: float, notes: tuple[str, ...] = (), pick: Pick = picked
 ) -> ExampleSet:
     """The examples in parts: as given, and drawn from training where there is none, stratified by class."""

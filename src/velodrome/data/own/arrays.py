@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.examples import INPUT, TARGET
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.pixels import HeldArray, RowArray
 from velodrome.data.split import PARTS
 from velodrome.errors import BadRequest

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.examples import DerivedPart, ExampleSet, Named
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import memory_budget
 from velodrome.data.examples import TARGET, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.own.reading import (
     TARGET_NAMES,
     Item,

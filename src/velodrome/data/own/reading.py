@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 from velodrome.printable import shown
 

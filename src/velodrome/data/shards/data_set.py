@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import Gather, NDArray, np
 from velodrome.data.base import BadData, Checked, DataError, Progress, memory_budget
-from velodrome.data.examples import ExamplePart, ExampleSet, Gather, image_part, image_set
-from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.shards.index import (
     PARTS,
     Index,

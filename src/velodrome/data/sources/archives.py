@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import NDArray, Pick, np
 from velodrome.data.base import Checked, DataError, Faults, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part
 from velodrome.data.fetch import ensure, mirror_folder
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.photos import list_folders
 from velodrome.data.sources.published import PublishedImages
-from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, Pick, stratified
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, stratified
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import BadData, Faults, Progress, memory_budget, refuse, summaries
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
-from velodrome.data.own.array_examples import Kind, divided, form_of, noun_of, read
+from velodrome.data.own.array_examples import Kind, divide_examples, form_of, noun_of, read
 from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array
 from velodrome.data.own.functions import no_module, refuse_standard, users_function
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
@@ -53,7 +53,7 @@ class FunctionSet(Source):
         # Every worker calls it for itself, and what they get must be the same.
         seed_all(seed)
         faults = Faults()
-        returned = sorted_out(self.name, users_function("--dataset", self.name)(), faults)
+        returned = read_returned(self.name, users_function("--dataset", self.name)(), faults)
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
         parts = argument_parts(self.name, returned.arrays)
@@ -85,7 +85,7 @@ class FunctionSet(Source):
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
         examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
-        return divided(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
+        return divide_examples(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
 
 
 def _check_memory(name: str, count: int, noun: str, needed: int) -> None:
@@ -123,7 +123,7 @@ class Returned:
     class_names: tuple[str, ...] = ()
 
 
-def sorted_out(name: str, returned: Any, faults: Faults) -> Returned:
+def read_returned(name: str, returned: Any, faults: Faults) -> Returned:
     """What the function returned, by part."""
     objects = _objects(name, returned)
     if objects:
@@ -138,7 +138,7 @@ def sorted_out(name: str, returned: Any, faults: Faults) -> Returned:
         return Returned(arrays=dict(zip(_FOUR, returned, strict=False)))
     if not isinstance(returned, Iterable) or isinstance(returned, str | bytes):
         raise BadRequest(f"--dataset {name!r}: the function returned {type(returned).__name__}; {_FORMS}")
-    return Returned(arrays=gathered(name, returned, faults))
+    return Returned(arrays=stack_examples(name, returned, faults))
 
 
 def _by_part(returned: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,7 +202,7 @@ def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
 _EACH = 300
 
 
-def gathered(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
+def stack_examples(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
     """Single examples as two arrays; those of another shape than most are faults."""
     images, labels, places = [], [], []
     size, most = 0, _most_bytes()

@@ -17,23 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
 from velodrome.data.base import Faults, Progress
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
-from velodrome.data.lazy_numpy import NDArray, np
-from velodrome.data.own.array_examples import ArrayExamples, divided, form_of, read
+from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
-from velodrome.data.source import CachedSource, Description, PathFormat, check_room, file_key, notes_of
-from velodrome.data.split import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Pick,
-    fingerprints_of_files,
-    mapped,
-    picked,
-    sizes_of,
-    unused_validation,
-)
+from velodrome.data.source import CachedSource, Description, PathFormat, check_disk_space, file_key, notes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -215,14 +205,14 @@ class NpzSet(CachedSource):
             kept.array("prints"),
         )
         notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
-        return divided(self.name, examples, seed, validation, notes, pick)
+        return divide_examples(self.name, examples, seed, validation, notes, pick)
 
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
         forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         size = "×".join(map(str, forms[0][0][:2]))
-        check_room(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
+        check_disk_space(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
         files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
         with ExitStack() as stack:

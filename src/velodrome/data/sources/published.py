@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.fetch import ensure
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import Description, Source
 from velodrome.data.split import fingerprints, held_out, stratified, with_split_warnings
 

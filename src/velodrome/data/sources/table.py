@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import BadData, Faults, Progress, memory_budget
 from velodrome.data.examples import TARGET, ArrayField, ExamplePart, ExampleSet
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
@@ -22,11 +22,11 @@ from velodrome.data.split import (
     TRAIN,
     VALIDATION,
     divide,
-    large_enough,
     looks_like_parts,
     overlooked_note,
     row_fingerprints,
     sizes_of,
+    trainable_classes,
     with_split_warnings,
 )
 from velodrome.data.tables.columns import Column, Table, Targets, decide, listed
@@ -95,7 +95,7 @@ class TableSet(CachedSource):
         targets = decide(name, {target: table.columns[target] for target in request.targets}, request.predict)
         notes.insert(0, targets.note)
         if targets.task == "classification":
-            table, parts, targets = _with_large_classes(name, table, parts, targets, faults)
+            table, parts, targets = _without_small_classes(name, table, parts, targets, faults)
         if not (parts == TRAIN).any():
             raise BadRequest(f"data set {name!r} has no rows to train on{faults.because}")
         features = {feature: table.columns[feature] for feature in request.features}
@@ -177,12 +177,12 @@ def _parts(
     return parts, known
 
 
-def _with_large_classes(
+def _without_small_classes(
     name: str, table: Table, parts: NDArray[np.int8], targets: Targets, faults: Faults
 ) -> tuple[Table, NDArray[np.int8], Targets]:
     """Without the rows of classes that have too few to train on, which are faults."""
     (head, column), = targets.columns.items()
-    trained = large_enough(column.values.astype(np.int64), parts, column.names, faults, noun="rows")
+    trained = trainable_classes(column.values.astype(np.int64), parts, column.names, faults, noun="rows")
     kept = np.asarray(trained[column.values])
     if trained.sum() < 2:
         raise BadRequest(

@@ -14,9 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from velodrome.data import cache
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import BadData, Faults, Progress, refuse
 from velodrome.data.examples import Text
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.data.source import (
     CachedSource,
     Description,

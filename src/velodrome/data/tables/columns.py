@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import Faults
-from velodrome.data.lazy_numpy import NDArray, np
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 

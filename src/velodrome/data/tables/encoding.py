@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from velodrome.data.lazy_numpy import NDArray, np
+from velodrome.data.arrays import NDArray, np
 from velodrome.data.tables.columns import Column, is_missing
 from velodrome.errors import BadRequest
 from velodrome.printable import shown

@@ -16,9 +16,9 @@ from typing import Any
 
 from velodrome import files
 from velodrome.data import delimited
+from velodrome.data.arrays import np
 from velodrome.data.base import Faults
 from velodrome.data.delimited import TextTable
-from velodrome.data.lazy_numpy import np
 from velodrome.data.split import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
 from velodrome.data.tables.encoding import How

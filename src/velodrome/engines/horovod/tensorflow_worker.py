@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.data.examples import Gather
+from velodrome.data.arrays import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.inputs import to_inputs
@@ -195,12 +195,13 @@ def train(context: Context) -> None:
     """Train the job of the context to its end."""
     tf.config.threading.set_intra_op_parallelism_threads(context.threads)
     tf.config.threading.set_inter_op_parallelism_threads(context.threads)
-    with context.events.phase("connect"), context.waiting():
-        transport = Alone() if context.job.strategy == "single" else HorovodTransport(context, hvd)
-    _ = context.data  # a phase of its own
-    with context.events.phase("build"):
+
+    def connect() -> Transport:
+        return Alone() if context.job.strategy == "single" else HorovodTransport(context, hvd)
+
+    def build(transport: Transport) -> KerasLearner:
         if isinstance(transport, HorovodTransport):
-            learner: KerasLearner = HorovodKerasLearner(context, transport)
-        else:
-            learner = KerasLearner(context, transport)
-    loop.run(context, learner)
+            return HorovodKerasLearner(context, transport)
+        return KerasLearner(context, transport)
+
+    loop.train(context, connect, build)

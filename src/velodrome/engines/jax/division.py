@@ -63,7 +63,8 @@ class Division:
         self._shapes = dict(shapes)
         small = [name for name, shape in shapes.items() if math.prod(shape) < ALONE]
         large = [[name] for name in shapes if name not in small]
-        self._together = [*large, small] if small else large
+        #: Names of tensors that are exchanged in one message.
+        self._groups = [*large, small] if small else large
         self._collect = jax.jit(over(mesh, self.whole, (self.spec,), P()))
 
     # -- called in every process with its own parts, inside `over`
@@ -73,7 +74,7 @@ class Division:
         if not self.divided:
             return parts
         tensors: Arrays = {}
-        for names in self._together:
+        for names in self._groups:
             rows = lax.all_gather(_joined([parts[name] for name in names]), AXIS)
             cuts = np.cumsum([len(parts[name]) for name in names])[:-1].tolist()
             for name, piece in zip(names, jnp.split(rows, cuts, axis=1), strict=True):
@@ -86,7 +87,7 @@ class Division:
         if self.mesh.size == 1 and not self.divided:
             return gradients
         sums: Arrays = {}
-        for names in self._together:
+        for names in self._groups:
             rows = [self._rows(gradients[name], jnp) for name in names]
             total = lax.psum(_joined(rows, axis=1), AXIS)
             cuts = np.cumsum([row.shape[1] for row in rows])[:-1].tolist()

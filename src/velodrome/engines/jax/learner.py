@@ -41,8 +41,8 @@ class Trained(NamedTuple):
     updates: jax.Array
 
 
-class Made(NamedTuple):
-    """What a forward pass of one step found, beside the summed loss."""
+class Forward(NamedTuple):
+    """What a forward pass of one step returns, beside the summed loss."""
 
     right: jax.Array
     buffers: Arrays
@@ -68,10 +68,10 @@ class JaxLearner(ZooLearner):
         shapes = {name: value.shape for name, value in weights.items()}
         self._division = Division(shapes, mesh, divided=job.strategy == "fsdp")
         self._optimizer = make_optimizer(job)
-        self._trained = self._begun(values)
+        self._trained = self._initial(values)
         self._collected: Values | None = None
 
-    def _begun(self, values: Values) -> Trained:
+    def _initial(self, values: Values) -> Trained:
         """Training from these weights on, with a new optimizer."""
         division = self._division
         weights = division.place(values)
@@ -93,7 +93,7 @@ class JaxLearner(ZooLearner):
         """The job's network with the weights that its seed decides."""
 
     @abstractmethod
-    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
+    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Forward]:
         """The summed loss of this process's examples of a step."""
 
     @abstractmethod
@@ -120,11 +120,11 @@ class JaxLearner(ZooLearner):
             now, carried, losses, right = loop
             buffers = {name: array[0] for name, array in now.buffers.items()}
 
-            def mean_loss(weights: Arrays) -> tuple[jax.Array, tuple[jax.Array, Made]]:
-                summed, made = self._loss({**weights, **buffers}, carried, feed, number)
-                return summed / batch[number], (summed, made)
+            def mean_loss(weights: Arrays) -> tuple[jax.Array, tuple[jax.Array, Forward]]:
+                summed, forward = self._loss({**weights, **buffers}, carried, feed, number)
+                return summed / batch[number], (summed, forward)
 
-            gradients, (summed, made) = jax.grad(mean_loss, has_aux=True)(division.whole(now.weights))
+            gradients, (summed, forward) = jax.grad(mean_loss, has_aux=True)(division.whole(now.weights))
             gradients = division.summed(gradients)
             if job.clip_norm is not None:
                 factor = jnp.minimum(1.0, job.clip_norm / division.norm(gradients)).astype(summed.dtype)
@@ -134,9 +134,9 @@ class JaxLearner(ZooLearner):
             # The first update of the average copies.
             weight = jnp.where(now.updates == 0, 1.0, 1.0 - (job.ema or 0.0)).astype(summed.dtype)
             average = {name: array + weight * (weights[name] - array) for name, array in now.average.items()}
-            changed = {name: array[None] for name, array in {**buffers, **made.buffers}.items()}
+            changed = {name: array[None] for name, array in {**buffers, **forward.buffers}.items()}
             after = Trained(weights, changed, optimizer, average, now.updates + 1)
-            return after, made.carried, losses.at[number].set(summed), right.at[number].set(made.right)
+            return after, forward.carried, losses.at[number].set(summed), right.at[number].set(forward.right)
 
         begin = (trained, carried, losses, right)
         trained, *own = lax.fori_loop(first, last, step, begin) if self._network.loops else step(first, begin)
@@ -175,8 +175,8 @@ class JaxLearner(ZooLearner):
         return own
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Around what blocks where other processes are late: most of it computes."""
+    def _waiting_for_others(self) -> Iterator[None]:
+        """Mark a block that waits where other processes are late, and report a lost one; most of it computes."""
         self._context.status.waiting = self._transport.size > 1
         try:
             yield
@@ -210,7 +210,7 @@ class JaxLearner(ZooLearner):
         """The tensors to evaluate with, all of them on this process's device; called in lockstep."""
         weights = self._trained.average or self._trained.weights
         if self._division.divided:
-            with self._together():
+            with self._waiting_for_others():
                 return {**self._division.collect(weights), **self._buffers()}
         return {**{name: local(array) for name, array in weights.items()}, **self._buffers()}
 
@@ -224,7 +224,7 @@ class JaxLearner(ZooLearner):
 
     def collect_state(self) -> None:
         trained, collect = self._trained, self._division.collect
-        with self._together():
+        with self._waiting_for_others():
             state: State = dict(collect(trained.weights))
             state |= {name: np.array(array) for name, array in self._buffers().items()}
             if trained.average:

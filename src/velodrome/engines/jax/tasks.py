@@ -16,10 +16,10 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
-from velodrome.data.examples import Gather
+from velodrome.data.arrays import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
-from velodrome.engines.jax.learner import JaxLearner, Made
+from velodrome.engines.jax.learner import Forward, JaxLearner
 from velodrome.models import jax_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
@@ -58,10 +58,10 @@ class ImageLearner(JaxLearner):
         self._gather = Gather(data.train.images)
         self._labels = np.asarray(data.train.labels, np.int32)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="images")
-        self._evaluate_batch = jax.jit(self._look)
+        self._evaluate_batch = jax.jit(self._evaluate_step)
         largest = -(-max(len(data.validation), len(data.test), 1) // transport.size)
         #: Examples that are evaluated at a time, the same in all parts, because each number of them is compiled.
-        self._evaluated_together = min(EVALUATION_BATCH, largest)
+        self._evaluated_size = min(EVALUATION_BATCH, largest)
 
     def _build(self) -> jax_zoo.Network:
         job = self._context.job
@@ -122,7 +122,7 @@ class ImageLearner(JaxLearner):
 
     def train(self, first: int, last: int) -> Counts:
         results, trained = [], int(self._counts[first:last].sum())
-        with self._together():
+        with self._waiting_for_others():
             while first < last:
                 number = first // self._window
                 if number != self._number:
@@ -136,28 +136,28 @@ class ImageLearner(JaxLearner):
             correct = sum(int(np.asarray(local(right)).sum()) for _, right in results)
         return Counts(trained, loss, {"correct": correct})
 
-    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
+    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Forward]:
         images, labels = feed.images[step], feed.labels[step]
         counted = (jnp.arange(len(labels)) < feed.counts[step]).astype(self._dtype)
         key = jax.random.fold_in(jax.random.wrap_key_data(feed.key), feed.first + step)
         logits, buffers = self._network.apply(tensors, self._converted(images), jax_zoo.Training(key, counted))
         losses = cross_entropy(logits, labels, self._context.job.label_smoothing)
         right = ((logits.argmax(1) == labels) & (counted > 0)).sum(dtype=jnp.int32)
-        return (losses * counted).sum(), Made(right, buffers, carried)
+        return (losses * counted).sum(), Forward(right, buffers, carried)
 
     # -- evaluation
 
-    def _look(self, tensors: Arrays, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _evaluate_step(self, tensors: Arrays, images: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits, _ = self._network.apply(tensors, self._converted(images), None)
         return cross_entropy(logits, labels), logits.argmax(1)
 
     def _prepare_evaluation(self) -> None:
-        size = self._evaluated_together
+        size = self._evaluated_size
         images = np.zeros((size, *self._data.input_shape), np.uint8)
         jax.block_until_ready(self._evaluate_batch(self._evaluated(), images, np.zeros(size, np.int32)))
 
     def evaluate(self, part: Part) -> Counts:
-        tensors, size = self._evaluated(), self._evaluated_together
+        tensors, size = self._evaluated(), self._evaluated_size
 
         def predict(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> tuple[float, NDArray[Any]]:
             # The last batch is filled up, because each size is compiled.
@@ -192,7 +192,7 @@ class TextLearner(JaxLearner):
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
         self._text, self._unroll = context.data, UNROLL.of(context.job)
         super().__init__(context, transport, mesh)
-        self._evaluate_columns = jax.jit(self._look)
+        self._evaluate_columns = jax.jit(self._evaluate_step)
 
     def _build(self) -> jax_zoo.TextNetwork:
         job = self._context.job
@@ -218,21 +218,21 @@ class TextLearner(JaxLearner):
         return self._state_of_rows, self._feed, self._shared
 
     def train(self, first: int, last: int) -> Counts:
-        with self._together():
+        with self._waiting_for_others():
             self._state_of_rows, losses, _ = self._run(self._state_of_rows, self._feed, self._shared, first, last)
             loss = float(np.asarray(local(losses), np.float64).sum())
         return Counts(self._rows * self._unroll * (last - first), loss)
 
-    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Made]:
+    def _loss(self, tensors: Arrays, carried: Any, feed: Any, step: jax.Array) -> tuple[jax.Array, Forward]:
         columns = lax.dynamic_slice_in_dim(feed.rows, step * self._unroll, self._unroll + 1, axis=1)
         logits, state = self._network.apply(tensors, columns[:, :-1], carried)
         losses = cross_entropy(logits, columns[:, 1:].T) * feed.counted
         # Truncated back-propagation: the state continues into the next step, the gradient does not.
-        return losses.sum(), Made(jnp.int32(0), {}, lax.stop_gradient(state))
+        return losses.sum(), Forward(jnp.int32(0), {}, lax.stop_gradient(state))
 
     # -- evaluation
 
-    def _look(
+    def _evaluate_step(
         self, tensors: Arrays, words: jax.Array, targets: jax.Array, real: jax.Array, state: Any
     ) -> tuple[jax.Array, Any]:
         logits, state = self._network.apply(tensors, words, state)

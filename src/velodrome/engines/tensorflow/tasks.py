@@ -36,7 +36,7 @@ def _text_network(context: Context) -> FlatModel:
 
 
 #: By the sides of tasks that come with Velodrome; the side of another task is a module with `network(context)`.
-_NETWORKS = {"classification": _example_network, "arrays": _example_network, "language-model": _text_network}
+_NETWORKS = {"arrays": _example_network, "language-model": _text_network}
 
 
 def feed_of(context: Context, ranks: range) -> Feed:

@@ -171,8 +171,8 @@ class SoftmaxInput(TorchFunctionMode):
 
     def logits(self, outputs: torch.Tensor) -> torch.Tensor | None:
         """What a softmax made these outputs of; None if none did."""
-        found = None if self._sigmoid or outputs is not self._outputs else self._inputs
-        return None if found is None else found.to(outputs.dtype)
+        logits = None if self._sigmoid or outputs is not self._outputs else self._inputs
+        return None if logits is None else logits.to(outputs.dtype)
 
     def sigmoid_input(self, outputs: torch.Tensor) -> torch.Tensor | None:
         """What a sigmoid made these outputs of; None if none did."""

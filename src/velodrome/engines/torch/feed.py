@@ -110,8 +110,8 @@ class Column:
         """The whole array as it is kept, from which rows are taken."""
         if self._image and not self._channels_last:
             array = np.moveaxis(array, -1, 1)
-        found = _tensor(np.ascontiguousarray(array), self._device)
-        return found if self._convert else found.to(self._dtype)
+        tensor = _tensor(np.ascontiguousarray(array), self._device)
+        return tensor if self._convert else tensor.to(self._dtype)
 
     def ready(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows of what is kept, as the model takes them: images (count, channels, height, width)."""
@@ -139,11 +139,11 @@ class Columns:
         """`channels_last`: images lie in memory as (height, width, channels), which is faster for convolutions on a
         CPU; a user's model may not take it (`view` fails)."""
         self.inputs = {
-            one.name: Column(one, dtype, device, image=one.name in data.images, channels_last=channels_last,
+            field.name: Column(field, dtype, device, image=field.name in data.images, channels_last=channels_last,
                              pixels=pixels)
-            for one in data.inputs
+            for field in data.inputs
         }
-        self.targets = {one.name: Column(one, dtype, device) for one in data.targets}
+        self.targets = {field.name: Column(field, dtype, device) for field in data.targets}
 
     def batch(self, inputs: Mapping[str, np.ndarray], targets: Mapping[str, np.ndarray]) -> Batch:
         """A batch of rows that were read."""

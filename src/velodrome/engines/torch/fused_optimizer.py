@@ -156,13 +156,13 @@ def choose_kernels(*, decoupled: bool = False) -> Kernels:
 @torch.no_grad()
 def _agree(private: Callable[[torch.Tensor], None], public: Callable[[torch.Tensor], None]) -> bool:
     """Whether both change a few numbers alike: a row each for tensor, gradient and slots."""
-    expected, found = (torch.tensor([[1.0, 2.0], [0.5, -0.5], [0.1, 0.2], [0.3, 0.4]]) for _ in range(2))
+    expected, changed = (torch.tensor([[1.0, 2.0], [0.5, -0.5], [0.1, 0.2], [0.3, 0.4]]) for _ in range(2))
     public(expected)
     try:
-        private(found)
+        private(changed)
     except (AttributeError, TypeError, RuntimeError):  # it is gone, or takes other arguments
         return False
-    return torch.allclose(found, expected, rtol=1e-5)
+    return torch.allclose(changed, expected, rtol=1e-5)
 
 
 class FusedOptimizer(Optimizer):

@@ -61,9 +61,9 @@ def differences_of(model: nn.Module, call: Callable[[nn.Module], object]) -> lis
     # Batch and instance normalisation, by the buffers that both have.
     norms = [(name, each) for name, each in model.named_modules() if hasattr(each, "num_batches_tracked")]
     of_norms = {f"{name}.{kind}" for name, each in norms for kind, _ in each.named_buffers(recurse=False)}
-    found = {BATCH_NORMALISATION: normalised.used, RANDOM_NUMBERS: draws,
+    reasons = {BATCH_NORMALISATION: normalised.used, RANDOM_NUMBERS: draws,
              STATISTICS: any(name not in of_norms for name in changed)}
-    return [reason for reason, holds in found.items() if holds]
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 _OPERATIONS: dict[Any, Operation] = {
@@ -90,17 +90,17 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, images: torch.Tensor) -> None:
         super().__init__()
-        self._inputs, self.found = [images], False
+        self._inputs, self.scaled_as_bytes = [images], False
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        of_input = bool(args) and any(args[0] is one for one in self._inputs)
+        of_input = bool(args) and any(args[0] is tensor for tensor in self._inputs)
         if of_input and len(args) > 1 and (operation := _OPERATIONS.get(function)):
             other = args[1]
             number = other.detach().cpu().numpy() if isinstance(other, torch.Tensor) else other
-            self.found = self.found or is_for_bytes(operation, number)
+            self.scaled_as_bytes = self.scaled_as_bytes or is_for_bytes(operation, number)
         result = function(*args, **(kwargs or {}))
         if of_input and function in _SAME_VALUES:
             self._inputs.append(result)
@@ -114,7 +114,7 @@ def expects_bytes(model: nn.Module, images: torch.Tensor) -> bool:
             model.eval()(images)
     except Exception:  # compiled code need not take a mode, and what the model raises is reported elsewhere
         return False
-    return watch.found
+    return watch.scaled_as_bytes
 
 
 #: Calls a model as training does, with inputs of such a layout, and returns what it computed.
@@ -170,7 +170,7 @@ def _channels_last(gradient: torch.Tensor) -> torch.Tensor:
 
 def _is_same(model: nn.Module, compute: Compute, *, training: bool) -> bool:
     """Whether a copy of a model computes the same in both layouts, from the same random numbers."""
-    found = []
+    computed = []
     for layout in (torch.contiguous_format, torch.channels_last):
         with untouched(model) as tried, torch.set_grad_enabled(training):
             if tried is model:  # it cannot be copied
@@ -178,8 +178,8 @@ def _is_same(model: nn.Module, compute: Compute, *, training: bool) -> bool:
             outputs = [*tensors_in(compute(tried.to(memory_format=layout).train(training), layout))]
             if training:
                 sum(each.sum() for each in outputs if each.requires_grad).backward()  # type: ignore[union-attr]
-            found.append([each.detach() for each in outputs])
-    return len(found[0]) == len(found[1]) and all(map(_are_equal, *found))
+            computed.append([each.detach() for each in outputs])
+    return len(computed[0]) == len(computed[1]) and all(map(_are_equal, *computed))
 
 
 def _are_equal(first: torch.Tensor, second: torch.Tensor) -> bool:

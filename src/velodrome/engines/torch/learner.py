@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.catalog.engines.torch import Mesh
-from velodrome.engines.torch import model_file
-from velodrome.engines.torch.calling import generators_of
+from velodrome.engines.torch import calling, inspection, model_file
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
-from velodrome.engines.torch.inspection import inspect_step
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
@@ -159,7 +157,7 @@ class TorchLearner(TransportLearner):
         return tally.counts(self._context.task.counted)
 
     def inspect(self, step: int, weight_size: int) -> Inspection:
-        return inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
+        return inspection.inspect_step(self._model, self._optimizer.state(), lambda: self.train(step, step + 1))
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
         from velodrome.engines.torch.strategies.plans import divisions  # imports the learners of these strategies
@@ -278,7 +276,7 @@ class TorchLearner(TransportLearner):
     # -- state
 
     def generators(self) -> Generators:
-        return super().generators() | generators_of(self._model)
+        return super().generators() | calling.generators_of(self._model)
 
     def _own_state(self) -> State:
         """What this process has of the model and the optimizer."""

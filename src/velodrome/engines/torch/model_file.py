@@ -242,7 +242,7 @@ def restored(folder: Path, about: Mapping[str, Any]) -> nn.Module:
     else:
         model = _built(about, dtype)
     if about.get("engine") == "jax":  # which does not count the batches that it normalised
-        counted = {name: one for name, one in model.state_dict().items() if name.endswith(".num_batches_tracked")}
+        counted = {name: value for name, value in model.state_dict().items() if name.endswith(".num_batches_tracked")}
         stored = {**counted, **stored}
     model.load_state_dict(stored, strict=about.get("strict", True))
     return model.eval()
@@ -257,8 +257,8 @@ def _built(about: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     outputs = about["returns"] if about.get("kind") == "arrays" else about["classes"]
     model = network.make(about["model"], arguments, shape, outputs).to(dtype)
     shapes = shape if isinstance(shape, dict) else {next(iter(named), "x"): shape}
-    whole = {name for name, one in named.items()
-             if np.dtype(one["dtype"]).kind in "iu" and name not in about["images"]}
+    whole = {name for name, column in named.items()
+             if np.dtype(column["dtype"]).kind in "iu" and name not in about["images"]}
 
     def zeros() -> Any:
         return Batch({name: torch.zeros(only_batch or 1, *each, dtype=torch.int64 if name in whole else dtype)

@@ -91,7 +91,8 @@ def seed_everything(seed: int) -> None:
 def input_shape_of(data: ExampleSet) -> Shape:
     """The shape of the only input, or of each by name; images are (channels, height, width)."""
     shapes = {
-        one.name: (one.shape[-1], *one.shape[:-1]) if one.name in data.images else one.shape for one in data.inputs
+        column.name: (column.shape[-1], *column.shape[:-1]) if column.name in data.images else column.shape
+        for column in data.inputs
     }
     return next(iter(shapes.values())) if len(shapes) == 1 else shapes
 
@@ -208,20 +209,22 @@ class _Builder:
         if self._task.name != "classification":
             return model, {}, (), 1
         if self._about is not None:  # as it was found before it was trained
-            found = trial.Findings("logits", self._about["outputs"], 1, self._about["only_batch"],
-                                   self._about.get("several", False))
+            findings = trial.Findings(
+                "logits", self._about["outputs"], 1, self._about["only_batch"], self._about.get("several", False)
+            )
         else:
-            found = trial.examine(
+            findings = trial.examine(
                 job.model, model, lambda count: self.sample(count).x, data.class_count, self.sizes
             )
-        saved = {"outputs": found.evaluation, "only_batch": found.evaluation_batch, "several": found.several}
-        if found.returns_logits:
-            return model, saved, found.notes, found.minimum_batch  # the objective finds scores among several outputs
+        saved = {"outputs": findings.evaluation, "only_batch": findings.evaluation_batch, "several": findings.several}
+        if findings.returns_logits:
+            # The objective finds scores among several outputs.
+            return model, saved, findings.notes, findings.minimum_batch
         adapter = LogitsModel(
-            model, training=found.training, evaluation=found.evaluation, evaluation_batch=found.evaluation_batch,
-            several=found.several or len(data.inputs) > 1,
+            model, training=findings.training, evaluation=findings.evaluation,
+            evaluation_batch=findings.evaluation_batch, several=findings.several or len(data.inputs) > 1,
         )
-        return adapter, saved, found.notes, found.minimum_batch
+        return adapter, saved, findings.notes, findings.minimum_batch
 
     def _objective(self, called: nn.Module, minimum: int) -> Objective:
         """The objective, tried with the model; labelled images were tried enough."""

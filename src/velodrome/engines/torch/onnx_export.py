@@ -29,7 +29,7 @@ class _Fed(nn.Module):
         super().__init__()
         self.model, self._names = model, names
         self._images = set(about["images"]) if about.get("kind") == "arrays" else set(names)
-        self._dtype = next((one.dtype for one in model.parameters()), torch.float32)
+        self._dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
         for name in ("scale", "offset"):
             values = torch.tensor(about.get(name, 1.0 if name == "scale" else 0.0), dtype=self._dtype)
             self.register_buffer(f"_{name}", values, persistent=False)
@@ -37,8 +37,8 @@ class _Fed(nn.Module):
 
     def forward(self, *arrays: torch.Tensor) -> torch.Tensor:
         fed = {name: self._ready(name, array) for name, array in zip(self._names, arrays, strict=True)}
-        found: torch.Tensor = scores(self.model, Batch(fed, {}).x)
-        return found
+        returned: torch.Tensor = scores(self.model, Batch(fed, {}).x)
+        return returned
 
     def _ready(self, name: str, array: torch.Tensor) -> torch.Tensor:
         if name not in self._images:

@@ -71,9 +71,9 @@ class ProcessGroup(Subgroup):
             distributed.all_reduce(sizes, group=self.group)
             mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            found = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
-            distributed.gather(mine, found, dst=0, group=self.group)
-        return [each[:size].numpy().tobytes() for each, size in zip(found or [], sizes.tolist(), strict=False)]
+            gathered = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
+            distributed.gather(mine, gathered, dst=0, group=self.group)
+        return [each[:size].numpy().tobytes() for each, size in zip(gathered or [], sizes.tolist(), strict=False)]
 
     def bring(self, tensor: torch.Tensor, owner: int) -> torch.Tensor | None:
         """The owner's tensor, in rank 0, where one like it, perhaps without memory, says how large it is."""
@@ -84,9 +84,9 @@ class ProcessGroup(Subgroup):
                 distributed.send(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8), 0, group=self.group)
             if self.rank != 0:
                 return None
-            found = torch.empty(tensor.shape, dtype=tensor.dtype)
-            distributed.recv(found.reshape(-1).view(torch.uint8), owner, group=self.group)
-            return found
+            received = torch.empty(tensor.shape, dtype=tensor.dtype)
+            distributed.recv(received.reshape(-1).view(torch.uint8), owner, group=self.group)
+            return received
 
     def close(self) -> None:
         # Through the store, and the group itself ends with the process: closing gloo's connections while a peer closes

@@ -173,19 +173,19 @@ class OwnObjective(Objective):
     def try_counting(self, batch: Batch) -> dict[str, torch.Tensor | float]:
         """The same, and notice what it changes in place."""
         before = versions_of(self.outputs, batch)
-        found = self.counted(batch)
+        counted = self.counted(batch)
         self.changes_tensors |= versions_of(self.outputs, batch) != before
-        return found
+        return counted
 
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
-        found = self.counted(batch)
+        counted = self.counted(batch)
         names = self._task.counted
-        if tuple(found) != names and {*found} != {*names}:
+        if tuple(counted) != names and {*counted} != {*names}:
             raise BadRequest(
                 f"--task {self._task.name!r}: metrics() counted {', '.join(names) or 'nothing'} before, and now "
-                f"{', '.join(found) or 'nothing'}: return the same counts for every batch"
+                f"{', '.join(counted) or 'nothing'}: return the same counts for every batch"
             )
-        return [found[name] for name in names]
+        return [counted[name] for name in names]
 
 
 def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor, float, bool]:
@@ -208,17 +208,17 @@ def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor,
 def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tensor | float]:
     """What the user's `metrics` counted of a batch, without a history."""
     with torch.no_grad():
-        found = task.user.metrics(_detached(outputs), batch)
-    if not isinstance(found, Mapping):
-        raise BadRequest(f"--task {task.name!r}: metrics() returned {_described(found)}: return sums by name")
-    for name, value in found.items():
+        counted = task.user.metrics(_detached(outputs), batch)
+    if not isinstance(counted, Mapping):
+        raise BadRequest(f"--task {task.name!r}: metrics() returned {_described(counted)}: return sums by name")
+    for name, value in counted.items():
         numeric = value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, Real)
         if not numeric:
             raise BadRequest(
                 f"--task {task.name!r}: metrics() returned {_described(value)} as {name!r}: return one number, the "
                 "sum over the batch"
             )
-    return dict(found)
+    return dict(counted)
 
 
 def versions_of(outputs: Any, batch: Batch) -> list[int]:

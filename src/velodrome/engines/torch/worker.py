@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 
 import torch
@@ -49,13 +50,12 @@ def _train(context: Context, connect: Connect) -> None:
     gpus = device.type == "cuda"
     if gpus:
         torch.cuda.set_device(device)
-    with context.events.phase("connect"), context.waiting():
-        transport, learner_class = connect(context, gpus)
-    _ = context.data  # a phase of its own
-    with context.events.phase("build"):
-        network = task_of_job(context).network(device)
-        learner = learner_class(context, network, transport, device)
-    loop.run(context, learner)
+
+    def build(peers: tuple[Transport, type[TorchLearner]]) -> TorchLearner:
+        transport, learner_class = peers
+        return learner_class(context, task_of_job(context).network(device), transport, device)
+
+    loop.train(context, partial(connect, context, gpus), build)
 
 
 def choose_device(world: World, gpus: int) -> torch.device:
@@ -77,8 +77,8 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         from velodrome.engines.torch.process_group import connect
 
         module, name = _IN_PROCESS_GROUP[context.job.strategy]
-        found: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.strategies.{module}"), name)
-        return connect(context, gpus=gpus), found
+        learner_class: type[TorchLearner] = getattr(import_module(f"velodrome.engines.torch.strategies.{module}"), name)
+        return connect(context, gpus=gpus), learner_class
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.strategies.allreduce import AllReduceLearner
         from velodrome.worker.learner import connect_mpi

@@ -57,18 +57,18 @@ def nothing_of(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
 def reached_from(loss: torch.Tensor) -> set[torch.Tensor]:
     """The parameters that a loss depends on: `backward` gives a gradient to these."""
     stack = [loss.grad_fn]
-    seen, found = {*stack}, set()
+    seen, reached = {*stack}, set()
     while stack:
         node = stack.pop()
         if node is None:
             continue
         if (parameter := getattr(node, "variable", None)) is not None:
-            found.add(parameter)
+            reached.add(parameter)
         for after, _ in node.next_functions:
             if after not in seen:
                 seen.add(after)
                 stack.append(after)
-    return found
+    return reached
 
 
 class PeerAwareDdp(DistributedDataParallel):
@@ -117,13 +117,13 @@ class DdpLearner(TorchLearner):
     of them no process has used.
     """
 
+    _transport: ProcessGroup
     _flags: nn.Parameter | None = None
 
     def _wrapped(self) -> nn.Module:
         self.loss_factor = float(self._transport.size)  # DDP divides by the number of processes
         # Newer versions have another name for broadcast_buffers.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
-        assert isinstance(self._transport, ProcessGroup)
         may_skip, job = not self._network.from_zoo, self._context.job
         compress = COMPRESS.of(job)
         # A compressed gradient is no exact flag.
@@ -169,7 +169,7 @@ class DdpLearner(TorchLearner):
         if missing:
             # Batches before this one may have left gradients that are to be added up.
             added = {parameter for parameter in missing if self._accumulate > 1 and parameter.grad is not None}
-            mine = mine.new_tensor([float(one in used or one in added) for one in self._trained])
+            mine = mine.new_tensor([float(parameter in used or parameter in added) for parameter in self._trained])
         if loss is None:
             loss = self.forward()
         elif missing:
@@ -280,7 +280,6 @@ class Zero1Learner(DdpLearner):
     """Gradients are averaged as under `ddp`; the optimizer is divided."""
 
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         self._divided = ZeroOptimizer(self._context, self._trained, self._transport)
         return self._divided
 

@@ -129,13 +129,13 @@ class Presence:
 class FsdpLearner(LockstepLearner, DividedLearner):
     """One process's part of the network: each needs the parts of all others to compute."""
 
+    _transport: ProcessGroup
     #: Finds the parameters that a step skips, where it may skip some.
     _presence: Presence | None = None
     #: Whether the next loss is that of no examples.
     _is_idle = False
 
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         self._refuse_few_examples()
         grid = self._enter_mesh()
         mesh = DeviceMesh.from_group(self._transport.group, self._device.type) if grid is None else grid.mesh
@@ -158,8 +158,8 @@ class FsdpLearner(LockstepLearner, DividedLearner):
             return []  # it is called once for each so many examples, and not as often in every process
         covers = covers_of(self._model, network.call_copy) if self._transport.rank == 0 else None
         names = {module: name for name, module in root.named_modules()}
-        found = [] if covers is None else [names[unit] for unit in units_of(root, covers)]
-        first, *_ = self.gather(json.dumps(found).encode())
+        unit_names = [] if covers is None else [names[unit] for unit in units_of(root, covers)]
+        first, *_ = self.gather(json.dumps(unit_names).encode())
         return [root.get_submodule(name) for name in json.loads(first)]
 
     def _mark_waiting(self) -> None:
@@ -198,12 +198,12 @@ class FsdpLearner(LockstepLearner, DividedLearner):
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "a process without examples has a loss of zero"
-        found = super()._gradients(loss)
+        gradients = super()._gradients(loss)
         if self._presence is None:
-            return found
+            return gradients
         with self._context.waiting():
             present = self._presence.of_any()
-        return [gradient if there else None for gradient, there in zip(found, present, strict=True)]
+        return [gradient if there else None for gradient, there in zip(gradients, present, strict=True)]
 
     def _release(self) -> None:
         for module in self._modules:

@@ -129,7 +129,7 @@ def costs_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor) -> lis
 def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repeat: int = 3) -> list[float]:
     """Seconds of a forward and a backward pass of each group of layers, the shortest of a few; the layers stay as they
     are. Within a group, they may pass on anything."""
-    found = []
+    seconds = []
     with torch.random.fork_rng(devices=[]):
         for group in groups:
             tried, best = copy.deepcopy(nn.Sequential(*group)).train(), float("inf")
@@ -140,9 +140,9 @@ def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repe
                 if outputs.requires_grad:
                     outputs.backward(torch.ones_like(outputs))
                 best = min(best, time.perf_counter() - began)
-            found.append(best)
+            seconds.append(best)
             inputs = outputs.detach()
-    return found
+    return seconds
 
 
 def cuts_of(seconds: Sequence[float], stages: int) -> list[int]:
@@ -190,10 +190,10 @@ def given_stages(name: str, layers: Sequence[tuple[str, nn.Module]], starts: Seq
             f"--workers {stages}: stage_starts of model {name!r} are {list(starts)}, and must be {stages - 1} of its "
             f"layers {', '.join(names[1:])}, in this order; use {len(starts) + 1} workers, or change them"
         )
-    found = [sum(place <= number for place in places) for number in range(len(names))]
+    owners = [sum(place <= number for place in places) for number in range(len(names))]
     for stage in range(stages):
-        groups_of(name, [layer for layer, owner in zip(layers, found, strict=True) if owner == stage], 1)
-    return found
+        groups_of(name, [layer for layer, owner in zip(layers, owners, strict=True) if owner == stage], 1)
+    return owners
 
 
 # -- batches
@@ -255,8 +255,8 @@ class PassingBatch:
     @property
     def inputs(self) -> torch.Tensor:
         """What the model takes for the examples of the step."""
-        found: torch.Tensor = self._rows.x
-        return found
+        inputs: torch.Tensor = self._rows.x
+        return inputs
 
     def loss(self, outputs: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, Count]:
         """The summed loss of these outputs, which belong to the examples at these places of the step, and what counts
@@ -277,8 +277,8 @@ class PassingBatch:
 
     def counts(self) -> Counts:
         """Of every part that was counted since the last call."""
-        found, self._tally = self._tally.counts(self._names), Tally(self._objective)
-        return found
+        counts, self._tally = self._tally.counts(self._names), Tally(self._objective)
+        return counts
 
 
 def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
@@ -288,7 +288,7 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
                          "another in one chain; choose another strategy")
     if len(data.inputs) > 1:
         raise BadRequest(f"--strategy pipeline: the first stage takes one input, and {data.name!r} has "
-                         f"{', '.join(one.name for one in data.inputs)}; choose another strategy")
+                         f"{', '.join(field.name for field in data.inputs)}; choose another strategy")
     objective = network.objective
     if network.module.model is not network.model or job.dtype == "bfloat16" or objective.takes_sigmoid:
         raise BadRequest(f"--strategy pipeline: model {job.model!r} must return logits, and compute in its own "

@@ -65,33 +65,33 @@ def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[s
             raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is no dictionary of layers and styles; write "
                                   "it as {'first': 'column', 'second': 'row'}, for example")
         return dict(given)
-    found: dict[str, str] = {}
+    plan: dict[str, str] = {}
     several = _used_several_times(model)
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         if is_plain_chain(module):
             for first, second in _chained(module, size, several):
                 if covers is None or module is model or _runs_whole(module, (first, second), covers):
-                    found |= {prefix + first: "column", prefix + second: "row"}
+                    plan |= {prefix + first: "column", prefix + second: "row"}
         elif isinstance(module, Block):
-            found |= {prefix + key: style for key, style in _of_block(module, size).items()}
+            plan |= {prefix + key: style for key, style in _of_block(module, size).items()}
     last = _last_dense(model)
-    if last is not None and last not in found and _divides(dense := model.get_submodule(last), size):
-        found |= {} if dense in several else {last: "gather"}
-    return found | (_of_language_model(model, size, several) if isinstance(model, LanguageModel) else {})
+    if last is not None and last not in plan and _divides(dense := model.get_submodule(last), size):
+        plan |= {} if dense in several else {last: "gather"}
+    return plan | (_of_language_model(model, size, several) if isinstance(model, LanguageModel) else {})
 
 
 def _of_language_model(model: LanguageModel, size: int, several: AbstractSet[nn.Module]) -> dict[str, str]:
     """Words of the embedding, which is used by calls alone, and units of the LSTM."""
     words = model.embedding.num_embeddings % size == 0 and model.embedding not in several
-    found = {"embedding": "row"} if words else {}
-    return found | ({"lstm": "units"} if size > 1 and model.lstm.hidden_size % size == 0 else {})
+    plan = {"embedding": "row"} if words else {}
+    return plan | ({"lstm": "units"} if size > 1 and model.lstm.hidden_size % size == 0 else {})
 
 
 def _of_block(block: Block, size: int) -> dict[str, str]:
     """Heads of attention, and the wide layer, where they can be divided evenly."""
-    found = {"qkv": "heads", "attended": "row"} if block.heads % size == 0 else {}
-    return found | ({"expand": "column", "contract": "row"} if _divides(block.expand, size) else {})
+    plan = {"qkv": "heads", "attended": "row"} if block.heads % size == 0 else {}
+    return plan | ({"expand": "column", "contract": "row"} if _divides(block.expand, size) else {})
 
 
 def _divides(layer: nn.Module, size: int) -> bool:
@@ -184,17 +184,17 @@ def divisions(
     job: Job, data: Any, network: Network, workers: int, mesh: Mesh | None, layers: Rows
 ) -> list[dict[str, Any]]:
     """The fields of `events.models.Division`, by the layers of a step as `inspection` found them."""
-    found = []
+    divided = []
     for strategy, divide in (("pipeline", _pipeline), ("tensor", _tensor)):
         groups = mesh.groups if mesh is not None and mesh.strategy == strategy else 1
         try:
             sent, formula = divide(job, data, network, workers // groups, layers)
             if groups > 1:
                 sent, formula = _in_groups(job, network, workers // groups, groups, sent, formula)
-            found.append({"strategy": strategy, "workers": workers, "bytes": sent, "formula": formula})
+            divided.append({"strategy": strategy, "workers": workers, "bytes": sent, "formula": formula})
         except VelodromeError as error:
-            found.append({"strategy": strategy, "workers": workers, "refused": str(error)})
-    return found
+            divided.append({"strategy": strategy, "workers": workers, "refused": str(error)})
+    return divided
 
 
 def _pipeline(job: Job, data: Any, network: Network, workers: int, layers: Rows) -> tuple[int, str]:

@@ -45,7 +45,7 @@ def units_of(root: nn.Module, covers: Covers | None = None, numbers: int = UNIT_
         for parameter in module.parameters(recurse=False):
             owners.setdefault(parameter, []).append(module)
     taken: set[nn.Parameter] = set()
-    found: list[nn.Module] = []
+    units: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
         if not _is_torch_layer(module):
@@ -55,13 +55,13 @@ def units_of(root: nn.Module, covers: Covers | None = None, numbers: int = UNIT_
             return
         own, inside = {*module.parameters()} - taken, {*module.modules()}
         shared = any(owner not in inside for parameter in own for owner in owners[parameter])
-        covered = covers is None or all(module in covers[one] for one in own if one in covers)
-        if covered and not shared and module not in found and sum(one.numel() for one in own) >= numbers:
+        covered = covers is None or all(module in covers[parameter] for parameter in own if parameter in covers)
+        if covered and not shared and module not in units and sum(parameter.numel() for parameter in own) >= numbers:
             taken.update(own)
-            found.append(module)
+            units.append(module)
 
     visit(root)
-    return found
+    return units
 
 
 def _is_torch_layer(module: nn.Module) -> bool:
@@ -102,8 +102,8 @@ def covers_of(model: nn.Module, call: Callable[[nn.Module], object]) -> Covers |
             named, modules = dict(tried.named_parameters()), dict(tried.named_modules())
             names = {module: name for name, module in modules.items()}
             ours, of_us = dict(model.named_parameters()), dict(model.named_modules())
-            return {ours[name]: {of_us[names[module]] for module in uses.covers[one] if module in names}
-                    for name, one in named.items() if one in uses.covers}
+            return {ours[name]: {of_us[names[module]] for module in uses.covers[parameter] if module in names}
+                    for name, parameter in named.items() if parameter in uses.covers}
     except Exception:
         return None
 
@@ -116,12 +116,12 @@ def shard(root: nn.Module, units: Iterable[nn.Module], mesh: DeviceMesh, *, may_
     for unit in units:
         fully_shard(unit, mesh=mesh)
     fully_shard(root, mesh=mesh)
-    found = [module for module in root.modules() if isinstance(module, FSDPModule)]
-    for each in found:
+    sharded = [module for module in root.modules() if isinstance(module, FSDPModule)]
+    for each in sharded:
         each.set_force_sum_reduction_for_comms(True)  # gloo has no mean
         each.set_gradient_divide_factor(1.0)
         each.set_reduce_scatter_unused_params(may_skip, recurse=False)
-    return found
+    return sharded
 
 
 def is_divided(tensor: torch.Tensor) -> bool:
@@ -213,11 +213,11 @@ class DividedLearner(TorchLearner):
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "every process has examples"
-        found = self._local_gradients(loss)
+        gradients = self._local_gradients(loss)
         if isinstance(self._optimizer, FusedOptimizer):
             return [None if gradient is None else local(gradient, like)
-                    for gradient, like in zip(found, self._trained, strict=True)]
-        return found
+                    for gradient, like in zip(gradients, self._trained, strict=True)]
+        return gradients
 
     def _norm(self, gradients: Gradients) -> float:
         """Parts of all processes count, and what each of them has once."""
@@ -264,7 +264,7 @@ class DividedLearner(TorchLearner):
     ) -> dict[str, torch.Tensor]:
         """Whole tensors by name, in rank 0; nothing in the others, which take part. `like` finds the parameter that one
         is of."""
-        found = {}
+        collected = {}
         with translate_errors_of_collectives():
             for name, value in tensors.items():
                 if isinstance(value, torch.Tensor):
@@ -272,8 +272,8 @@ class DividedLearner(TorchLearner):
                     full = whole(value, parameter)
                     if self._transport.rank == 0:
                         full = full.clone() if full.data_ptr() == local(value).data_ptr() else full
-                        found[name] = self._ordered(full, parameter, back=True)
-        return found
+                        collected[name] = self._ordered(full, parameter, back=True)
+        return collected
 
     def _ordered(self, value: torch.Tensor, parameter: torch.Tensor | None, *, back: bool = False) -> torch.Tensor:
         """A whole tensor in the order that this strategy has its rows in, or `back` in the model's."""

@@ -49,8 +49,9 @@ def _style(style: str, layer: nn.Module) -> ParallelStyle:
 class TensorLearner(DividedLearner):
     """One process's part of the dense layers, and everything else."""
 
+    _transport: ProcessGroup
+
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         for parameter in self._model.parameters():
             parameter.data = parameter.data.contiguous()
         grid = self._enter_mesh()
@@ -94,10 +95,10 @@ class TensorLearner(DividedLearner):
         """Those of all groups together, where there are several; a parameter that none has a gradient of has none."""
         if self._groups == 1:
             return super()._gradients(loss)
-        found = [None] * len(self._trained) if loss is None else super()._gradients(loss)
+        gradients = [None] * len(self._trained) if loss is None else super()._gradients(loss)
         parts = [torch.zeros_like(local(like)) if gradient is None else local(gradient, like)
-                 for gradient, like in zip(found, self._trained, strict=True)]
-        present = parts[0].new_tensor([float(gradient is not None) for gradient in found])
+                 for gradient, like in zip(gradients, self._trained, strict=True)]
+        present = parts[0].new_tensor([float(gradient is not None) for gradient in gradients])
         flat = torch.cat([*(part.reshape(-1) for part in parts), present])
         assert isinstance(self._among, Subgroup)
         with self._context.waiting(), translate_peer_errors():

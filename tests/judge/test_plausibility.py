@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, repeated, result
-from velodrome.judge.caveats import doubts, is_too_good, late_note, suspects
 from velodrome.judge.compare import compare
-from velodrome.judge.recommend import recommend
+from velodrome.judge.plausibility import implausible, is_too_good, late_note, suspects
 from velodrome.judge.statistics import Ratio
+from verdict_questions import answer as verdict
 
 pytestmark = pytest.mark.unit
 
@@ -18,29 +18,30 @@ SINGLE = repeated([100, 101, 99], strategy="single")
 
 
 def test_an_ordinary_race_gives_no_reason_for_doubt() -> None:
-    assert doubts(compare([*SINGLE, *repeated([190, 192, 188], workers=2)])) == []
-    assert doubts([]) == []
+    assert implausible(compare([*SINGLE, *repeated([190, 192, 188], workers=2)])) == []
+    assert implausible([]) == []
 
 
 def test_runs_beside_other_programs_are_one() -> None:
     loaded = [beside(made, 0.9) for made in repeated([50, 52, 48], workers=2)]
-    found = recommend(compare([*SINGLE, *loaded]))
-    assert found.doubts == ("other programs used 0.9 of 2 cores during 3 of 6 runs, which may have changed the answer",)
-    assert found.caveats[0] == f"O{found.doubts[0][1:]}."
+    found = verdict([*SINGLE, *loaded])
+    [reason] = found.unreliable
+    assert reason == "other programs used 0.9 of 2 cores during 3 of 6 runs, which may have changed the answer"
+    assert found.caveats[0] == f"O{found.unreliable[0][1:]}."
     assert "for now" in found.verdict
 
 
 def test_what_other_programs_may_have_slowed_is_no_excess_of_a_rival() -> None:
     slowed = [beside(made, 0.5) for made in SINGLE]
-    assert doubts(compare([*SINGLE, *repeated([300, 310, 290], workers=2)]))
-    assert not doubts(compare([*slowed, *repeated([300, 310, 290], workers=2)]))
+    assert implausible(compare([*SINGLE, *repeated([300, 310, 290], workers=2)]))
+    assert not implausible(compare([*slowed, *repeated([300, 310, 290], workers=2)]))
 
 
 def test_an_efficiency_above_one_hundred_per_cent_is_suspect() -> None:
-    (reason,) = doubts(compare([*SINGLE, *repeated([500, 510, 490], workers=2)]))
+    (reason,) = implausible(compare([*SINGLE, *repeated([500, 510, 490], workers=2)]))
     assert reason.startswith("torch/ddp with 2 workers is 5.0 times as fast as its engine's single run, an efficiency "
                              "of 250 %: more than 100 % is suspect")
-    (alone,) = doubts(compare([*repeated([100, 101, 99]), *repeated([500, 510, 490], workers=2)]))
+    (alone,) = implausible(compare([*repeated([100, 101, 99]), *repeated([500, 510, 490], workers=2)]))
     assert "as fast as its own run with one worker" in alone
 
 
@@ -60,7 +61,7 @@ def test_only_an_efficiency_beyond_noise_is_suspect(place: Ratio, suspect: bool)
 
 
 def test_one_worker_may_be_faster_than_single() -> None:
-    assert doubts(compare([*SINGLE, result(rate=200)])) == []
+    assert implausible(compare([*SINGLE, result(rate=200)])) == []
 
 
 def _at(hours: list[float], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,10 +71,11 @@ def _at(hours: list[float], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_configuration_that_ran_after_the_others_is_a_reason_for_doubt() -> None:
     others = _at([1, 2, 3], SINGLE)
     for hours, late in (([1.5, 2.5, 3.5], 0), ([1.5, 9, 3.5], 1), ([8, 9, 10], 2)):
-        found = recommend(compare([*others, *_at(hours, repeated([190, 192, 188], workers=2))]))
+        found = verdict([*others, *_at(hours, repeated([190, 192, 188], workers=2))])
         assert found.reliable == (late < 2), hours
-    assert found.doubts == ("2 of 3 runs of torch/ddp with 2 workers ran after later repetitions of others had begun, "
-                            "so machine drift biases these runs",)
+    assert found.unreliable == (
+        "2 of 3 runs of torch/ddp with 2 workers ran after later repetitions of others had begun, so machine drift "
+        "biases these runs",)
     assert found.verdict == "use torch/ddp with 2 workers for now: distributing pays off."
     assert found.next == "add repetitions: `velodrome race --name RACE --repeat 6`.", "--until-sure would run nothing"
     assert late_note(compare(others)) == late_note([]) == ""
@@ -88,23 +90,24 @@ def _of_script(workers: int, rate: float, batch: float, arguments: str = "--batc
 
 
 def test_a_script_whose_steps_grow_with_its_workers_is_another_training() -> None:
-    rows = compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)])
-    (doubt,) = doubts(rows)
+    runs = [_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)]
+    rows = compare(runs)
+    (doubt,) = implausible(rows)
     assert doubt == (
         "torch/script with 2 workers trains on 126 examples a step, and with 1 worker it is 64: that is another "
         "training, whose accuracy and speed do not compare; keep the global batch by an argument such as --batch-size "
         "{64/workers}")
     assert suspects(rows) == {"torch/script with 2 workers": "another training"}
-    answer = recommend(rows, "throughput")
+    answer = verdict(runs)
     assert not answer.reliable
     assert "keeps the global batch" in answer.next
 
 
 def test_a_script_that_keeps_its_batch_is_only_suspect_where_it_scales_too_well() -> None:
     kept = "--batch-size {64/workers}"
-    assert doubts(compare([_of_script(1, 1000.0, 64.0, kept), _of_script(2, 1900.0, 63.0, kept)])) == []
+    assert implausible(compare([_of_script(1, 1000.0, 64.0, kept), _of_script(2, 1900.0, 63.0, kept)])) == []
     rows = compare([_of_script(1, 1000.0, 64.0, kept), _of_script(2, 7630.0, 63.0, kept)])
-    (doubt,) = doubts(rows)
+    (doubt,) = implausible(rows)
     assert "an efficiency of 381 %: more than 100 % is suspect, either its batch is another one" in doubt
     assert suspects(rows) == {"torch/script with 2 workers": "implausible"}
 
@@ -113,4 +116,4 @@ def test_scripts_without_examples_give_no_doubt_about_their_batch() -> None:
     runs = [_of_script(workers, 1000.0, 64.0) for workers in (1, 2)]
     for run in runs:
         run["throughput"] = {"examples_per_second": None, "batches_per_second": None, "warmup_steps": 0}
-    assert doubts(compare(runs)) == []
+    assert implausible(compare(runs)) == []
