@@ -25,7 +25,7 @@ from velodrome.job.read import make_job
     (lambda: strategy_of(Job(engine="torch", strategy="dpp")), "no strategy 'dpp': did you mean 'ddp'?"),
     (lambda: strategy_of(Job(engine="torch", strategy="parameterserver")),
      "did you mean --engine tensorflow --strategy parameter-server? `velodrome engines` lists all"),
-    (lambda: strategy_of(Job(engine="torch", strategy="mirored")), "did you mean --engine tensorflow --strategy mirror"),
+    (lambda: strategy_of(Job(engine="torch", strategy="mirored")), "mean --engine tensorflow --strategy mirror"),
     (lambda: zoo_model("lenet"), "no model 'lenet': did you mean 'lenet5'? `velodrome train --help` lists all"),
     (lambda: data_set("cifar10"), "no data set 'cifar10': did you mean 'cifar-10'? `velodrome data list` lists all"),
     (lambda: data_set("mnist-fashion"), "no data set 'mnist-fashion': did you mean 'fashion-mnist'?"),
