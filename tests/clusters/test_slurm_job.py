@@ -21,7 +21,7 @@ from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup, Slur
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Entry
 from velodrome.races.folder import RaceFolder
-from velodrome.run import execute
+from velodrome.run import attempt, execute
 from velodrome.run.store import Store
 
 pytestmark = pytest.mark.integration
@@ -70,6 +70,20 @@ def test_a_record_names_no_other_folder_as_the_mail_of_its_job(tmp_path, mail):
         read_record(tmp_path)
 
 
+@pytest.mark.parametrize("script", ["/home/me/other.sh", "/tmp/.velodrome-slurm/y/job.sh", "job.sh", "(null)"])
+def test_a_record_that_names_another_job_does_not_lead_to_its_end(
+    fake: FakeSlurm, store: Store, tmp_path: Path, script: str
+) -> None:
+    """Whoever sent the run may know the number of a job of its reader, and not the folder of its mail."""
+    run, mail = run_in_a_job(store, tmp_path)
+    run.close()
+    fake.script(script)
+    with pytest.raises(BadRequest, match="Slurm job 7 is not running any more"):
+        execute.attach("a", store=store)
+    assert fake.calls("scancel") == []
+    assert mail.is_dir()
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": "a", "processes": [{}]}'])
 def test_a_plan_that_cannot_be_read_is_a_sentence_and_leaves_the_job_alone(
     fake: FakeSlurm, store: Store, tmp_path: Path, content: str
@@ -113,7 +127,7 @@ def test_attach_continues_with_a_job_whose_command_was_killed_before_it_started_
         raise VelodromeError("no nodes today")
 
     monkeypatch.setattr(SlurmLauncher, "_nodes_for", fail)
-    with pytest.raises(execute.JobFailed, match="no nodes today"):
+    with pytest.raises(attempt.JobFailed, match="no nodes today"):
         execute.attach("a", store=store)
     assert used == [7]
     assert fake.calls("sbatch") == []
@@ -274,7 +288,7 @@ def test_a_wait_is_an_event_of_the_run(
     launcher = SlurmLauncher(options(shared_dir=str(tmp_path), queue_timeout=1))
     heard: list[Any] = []
     with pytest.raises(StillQueued):
-        execute._plan(run, DDP, launcher, heard.append)
+        attempt.make_plan_of(run, DDP, launcher, heard.append)
     launcher.close()
     run.close()
     assert [(event.kind, event.message) for event in heard] == [

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from velodrome.catalog.registry import known_strategy
-from velodrome.events.endings import ended_early
 from velodrome.job.job import Target
+from velodrome.job.result import ended_early
 from velodrome.judge.blocks import Block, blocks_of, paired_ratios
 from velodrome.judge.configuration import (
     TASK,
