@@ -289,6 +289,16 @@ def test_parquet_gives_what_csv_gives(tmp_path, ending):
         np.testing.assert_array_equal(mine.targets["y"], yours.targets["y"])
 
 
+def test_a_parquet_file_of_hardly_any_bytes_and_millions_of_rows_is_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    zeros = pyarrow.array(np.zeros(3_000_000))
+    parquet.write_table(pyarrow.table({"a": zeros, "b": zeros}), tmp_path / "packed.parquet", compression="zstd")
+    with pytest.raises(BadRequest, match=r"has 3,000,000 rows in [\d,]+ bytes, so nearly all of them are equal"):
+        load(f"{tmp_path / 'packed.parquet'}?target=b")
+
+
 def test_parquet_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 import zipfile
 import zlib
 from dataclasses import replace
@@ -13,10 +14,10 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.base import DataError
+from velodrome.data.base import DataError, Faults
 from velodrome.data.catalogue import load_text
 from velodrome.data.sources import restricted
-from velodrome.data.sources.text import numbered, vocabulary_of
+from velodrome.data.sources.text import _read, numbered, vocabulary_of
 from velodrome.data.storage.trees import FolderTree
 from velodrome.errors import BadRequest
 
@@ -152,6 +153,17 @@ def test_own_text_may_come_in_parts(tmp_path):
     text = load_text(f"text:{folder}")
     assert words_of(text, "train") == ["a", "b", "c", "<eos>"]
     assert words_of(text, "test") == ["c", "<unk>", "<eos>"]
+
+
+def test_lines_end_where_python_ends_them_and_empty_ones_cost_nothing(tmp_path):
+    (tmp_path / "empty.txt").write_text("a b\r\n \n" + "\n \t\n" * 400_000 + "c\x0bd\x85e\u2028f g\n")
+    tree = FolderTree(tmp_path)
+    tracemalloc.start()
+    lines = _read(tree, tree.files[0], "utf-8", Faults())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert lines == [["a", "b"], ["c"], ["d"], ["e"], ["f", "g"]]
+    assert peak < 16 << 20  # the file has 1.6 MB
 
 
 def test_rare_words_become_unknown(tmp_path):

@@ -205,6 +205,16 @@ def test_a_race_of_too_many_jobs_is_refused_before_it_is_expanded(
     assert asked in html.unescape(shown["/races/race"])
 
 
+def test_epochs_without_what_their_metric_is_computed_from(store: Store) -> None:
+    lines = [json.loads(line) for line in (store.victim / "events.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "epoch":
+            del line["train"]["correct"], line["validation"]["correct"]
+    assert any(line["kind"] == "epoch" for line in lines)
+    store.write("events.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
+    store.read()
+
+
 def test_baselines_count_as_jobs(store: Store) -> None:
     vary = {"entry": ["torch/ddp", "torch/fsdp"]}
     store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "vary": vary, "repeat": 5000}))

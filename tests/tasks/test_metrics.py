@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from velodrome.tasks.language_model import LanguageModel
-from velodrome.tasks.supervised import Classification
+from velodrome.tasks.supervised import Classification, MultiLabel
 
 pytestmark = pytest.mark.unit
 
@@ -65,3 +65,15 @@ def test_history_and_summary_of_classification() -> None:
 def test_a_checkpoint_of_an_earlier_version_still_tells_its_perplexity() -> None:
     entry = {"epoch": 3, "validation_accuracy": 0.0, "validation_loss": 2.0}
     assert TEXT.recorded(entry, "validation") == {"perplexity": pytest.approx(math.exp(2)), "loss": 2.0}
+
+
+@pytest.mark.parametrize("correct", [None, "5", [], math.nan, 10**400])
+@pytest.mark.parametrize("task", [Classification(), MultiLabel()])
+def test_counts_of_a_damaged_event_have_no_metrics(task: Classification, correct: Any) -> None:
+    whole: dict[str, Any] = dict.fromkeys(task.counted, 5) | {"total": 10, "loss_sum": 1.0}
+    assert task.measured(whole)["accuracy"] == 0.5
+    for counts in ({**whole, "correct": correct}, {name: whole[name] for name in whole if name != "correct"}):
+        assert set(task.measured(counts).values()) == {None}
+        assert task.history(train=counts, validation=whole)["train_accuracy"] is None
+        assert task.in_words(counts) == ""
+        assert task.summary(counts) is None

@@ -70,7 +70,7 @@ def test_what_does_not_fit_the_task_is_refused_before_anything_starts(fields: di
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("engine", ["torch", "tensorflow"])
+@pytest.mark.parametrize("engine", ["torch", "tensorflow", "accelerate", "fabric", "deepspeed"])
 @pytest.mark.parametrize("name", ["classification", "language-model"])
 def test_every_engine_has_its_side_of_every_task(engine: str, name: str) -> None:
     task(name).check_engine(registry.engine(engine))
@@ -78,7 +78,7 @@ def test_every_engine_has_its_side_of_every_task(engine: str, name: str) -> None
 
 def test_an_engine_without_a_side_of_the_task_is_refused() -> None:
     with pytest.raises(BadRequest, match="--engine abacus has no implementation of task 'classification'"):
-        task("classification").check_engine(replace(registry.engine("torch"), name="abacus"))
+        task("classification").check_engine(replace(registry.engine("torch"), name="abacus", tasks=()))
 
 
 @pytest.mark.parametrize(("text", "metrics", "reached"), [

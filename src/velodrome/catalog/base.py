@@ -205,10 +205,9 @@ class Engine:
     environment: Environment = field(default=no_environment)
     #: Packages whose version goes into the result.
     packages: tuple[str, ...] = ()
-    #: Tasks, or sides that several tasks share (`Task.side`), that its worker implements by itself, beside those with a
-    #: module in `engines/NAME/tasks`.
+    #: Tasks, or sides that several tasks share (`Task.side`), that its worker or `engines/NAME/tasks.py` implements.
     tasks: tuple[str, ...] = ()
-    #: The engine whose side of tasks its worker uses (`engines/NAME/tasks`), if it is not its own.
+    #: The engine whose sides of tasks its worker uses, if they are not its own.
     tasks_of: str | None = None
     #: The models of the zoo that it has, and no other ones; None for all of them and the user's own.
     models: tuple[str, ...] | None = None

@@ -1,12 +1,11 @@
-"""Images with labels that are decoded once, kept in the cache and divided at each loading; and photographs among them.
+"""Photographs with labels: listed first, wherever their labels come from, then decoded in parallel, once.
 
-Photographs are listed first, wherever their labels come from, then decoded in parallel.
+They are kept in the cache, and divided at each loading.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -40,40 +39,74 @@ _SAMPLE = 64
 
 
 @dataclass(frozen=True)
-class Counted:
-    """What is known before anything is divided: examples of each given part, shape, classes."""
+class Listing:
+    """Which files there are, what they show and where they belong; nothing is decoded yet."""
 
-    parts: tuple[int, int, int]
-    input_shape: tuple[int, int, int] | None
-    class_names: tuple[str, ...]
-    bytes: int | None = None
+    tree: Tree
+    files: Sequence[File]
+    #: Places in `class_names`.
+    labels: Sequence[int]
+    #: Training, validation or test.
+    parts: Sequence[int]
+    class_names: Sequence[str]
+    #: What is wrong with the list itself.
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+    #: Classes that are named and have no file.
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class CachedImageSet(CachedSource):
-    """A data set whose images lie decoded in the cache. How they get there is what differs.
-
-    `make` ends with `write_arrays`, and returns what that returned.
-    """
+class PhotoSet(CachedSource):
+    """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
 
     title: str = "your own data"
     licence: str = "your own"
     homepage: str = ""
+    place: str = ""
+    lister: Callable[[], Listing] = field(kw_only=True)
+    #: Height and width, if they were chosen.
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    options: tuple[object, ...] = field(default=())
 
-    @abstractmethod
-    def count(self) -> Counted:
-        """What a quick look shows before anything is decoded."""
+    @property
+    def source(self) -> str:
+        return repr((self.place, self.size, self.channels, self.options))
+
+    def key(self) -> str:
+        listing = self.lister()
+        return cache.key_of(
+            (self.size, self.channels, self.options, tuple(listing.class_names), tuple(listing.labels),
+             tuple(listing.parts), listing.faults, listing.empty),
+            ((file.name, file.bytes, file.stamp) for file in listing.files),
+        )
 
     def describe(self, validation: float) -> Description:
         kept = self.kept()
-        counted = self.count() if kept is None else _counted(kept.about)
-        train, validated, test = sizes_of(counted.parts, validation)
+        about = kept.about if kept else self._listed()
+        train, validated, test = sizes_of(tuple(about["parts"]), validation)
         return Description(
-            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
-            train=train, validation=validated, test=test, input_shape=counted.input_shape,
-            classes=len(counted.class_names), bytes=counted.bytes, class_names=counted.class_names,
-            notes=notes_of(kept.about) if kept else (),
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=train,
+            validation=validated, test=test, input_shape=tuple(about["shape"]) if about["shape"] else None,
+            classes=len(about["class_names"]), bytes=about["bytes"], class_names=tuple(about["class_names"]),
+            notes=notes_of(about) if kept else (),
         )
+
+    def _listed(self) -> dict[str, Any]:
+        """What the metadata will say, as far as a quick look shows before anything is decoded."""
+        from velodrome.data.pictures import read_headers
+
+        listing = self.lister()
+        step = max(1, len(listing.files) // _SAMPLE)
+        chosen = self.size and self.channels
+        headers = {} if chosen else read_headers(listing.tree, listing.files[::step], lambda done: None)[0]
+        sizes = Counter(listing.parts)
+        return {
+            "parts": [sizes[TRAIN], sizes[VALIDATION], sizes[TEST]],
+            "shape": self._form(headers.values()) if headers or chosen else None,
+            "class_names": listing.class_names, "bytes": sum(file.bytes for file in listing.files),
+        }
 
     def load(self, seed: int, validation: float) -> ExampleSet:
         return self._loaded(seed, validation, picked)
@@ -108,96 +141,6 @@ class CachedImageSet(CachedSource):
         return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
                                  validation)
 
-
-def write_arrays(
-    folder: Path, *, name: str, labels: Sequence[int] | NDArray[np.int64], parts: Sequence[int] | NDArray[np.int8],
-    rows: Sequence[int] | NDArray[np.int64], shape: tuple[int, int, int], class_names: Sequence[str], faults: Faults,
-    notes: Sequence[str] = (), source_bytes: int = 0,
-) -> dict[str, Any]:
-    """Write what belongs to `images.npy`: labels, parts, rows and fingerprints of the examples that can be used.
-
-    Classes with too few training examples are a fault; what there is of them elsewhere is left out.
-    """
-    label, part, row = np.asarray(labels, np.int64), np.asarray(parts, np.int8), np.asarray(rows, np.int64)
-    trained = trainable_classes(label, part, class_names, faults)
-    kept = trained[label]
-    label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
-    names = [class_name for class_name, any_ in zip(class_names, trained, strict=True) if any_]
-    if len(names) < 2:
-        raise BadRequest(
-            f"data set {name!r} has {len(names)} classes that can be used, and training needs two{faults.because}"
-        )
-    prints = fingerprints_of_files([folder / "images.npy"], row)
-    for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
-        np.save(folder / f"{file}.npy", array)
-    return {
-        "class_names": names,
-        "shape": list(shape),
-        "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
-        "notes": list(notes),
-        "bytes": source_bytes,
-    }
-
-
-def _counted(about: dict[str, Any]) -> Counted:
-    return Counted(tuple(about["parts"]), tuple(about["shape"]), tuple(about["class_names"]), about["bytes"])
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Which files there are, what they show and where they belong; nothing is decoded yet."""
-
-    tree: Tree
-    files: Sequence[File]
-    #: Places in `class_names`.
-    labels: Sequence[int]
-    #: Training, validation or test.
-    parts: Sequence[int]
-    class_names: Sequence[str]
-    #: What is wrong with the list itself.
-    faults: tuple[Fault, ...] = ()
-    notes: tuple[str, ...] = ()
-    #: Classes that are named and have no file.
-    empty: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PhotoSet(CachedImageSet):
-    """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
-
-    place: str = ""
-    lister: Callable[[], Listing] = field(kw_only=True)
-    #: Height and width, if they were chosen.
-    size: tuple[int, int] | None = None
-    channels: int | None = None
-    options: tuple[object, ...] = field(default=())
-
-    @property
-    def source(self) -> str:
-        return repr((self.place, self.size, self.channels, self.options))
-
-    def key(self) -> str:
-        listing = self.lister()
-        return cache.key_of(
-            (self.size, self.channels, self.options, tuple(listing.class_names), tuple(listing.labels),
-             tuple(listing.parts), listing.faults, listing.empty),
-            ((file.name, file.bytes, file.stamp) for file in listing.files),
-        )
-
-    def count(self) -> Counted:
-        from velodrome.data.pictures import read_headers
-
-        listing = self.lister()
-        step = max(1, len(listing.files) // _SAMPLE)
-        chosen = self.size and self.channels
-        headers = {} if chosen else read_headers(listing.tree, listing.files[::step], lambda done: None)[0]
-        shape = self._form(headers.values()) if headers or chosen else None
-        sizes = Counter(listing.parts)
-        return Counted(
-            (sizes[TRAIN], sizes[VALIDATION], sizes[TEST]), shape, tuple(listing.class_names),
-            sum(file.bytes for file in listing.files),
-        )
-
     def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
         from velodrome.data.pictures import decode_all
 
@@ -229,11 +172,33 @@ class PhotoSet(CachedImageSet):
         for row, reason in failed.items():
             faults.add("images that cannot be read", files[row].name, reason)
         rows = [row for row in range(len(usable)) if row not in failed]
-        return write_arrays(
-            folder, name=self.name, labels=[listing.labels[usable[row]] for row in rows],
-            parts=[listing.parts[usable[row]] for row in rows], rows=rows, shape=shape,
-            class_names=listing.class_names, faults=faults, notes=listing.notes, source_bytes=total,
-        )
+        return {**self._write(folder, listing, usable, rows, faults), "shape": list(shape),
+                "notes": list(listing.notes), "bytes": total}
+
+    def _write(
+        self, folder: Path, listing: Listing, usable: Sequence[int], rows: Sequence[int], faults: Faults
+    ) -> dict[str, Any]:
+        """Write what belongs to `images.npy`: labels, parts, rows and fingerprints of the examples that can be used.
+
+        `usable` has the places of files in the listing by row. Classes with too few training examples are a fault; what
+        there is of them elsewhere is left out.
+        """
+        row = np.array(rows, np.int64)
+        label = np.array([listing.labels[usable[place]] for place in rows], np.int64)
+        part = np.array([listing.parts[usable[place]] for place in rows], np.int8)
+        trained = trainable_classes(label, part, listing.class_names, faults)
+        kept = trained[label]
+        label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
+        names = [class_name for class_name, any_ in zip(listing.class_names, trained, strict=True) if any_]
+        if len(names) < 2:
+            raise BadRequest(
+                f"data set {self.name!r} has {len(names)} classes that can be used, and training needs two"
+                f"{faults.because}"
+            )
+        prints = fingerprints_of_files([folder / "images.npy"], row)
+        for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
+            np.save(folder / f"{file}.npy", array)
+        return {"class_names": names, "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)]}
 
     def _shape(
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]

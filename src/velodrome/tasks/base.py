@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -18,6 +19,7 @@ from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.registry import strategy_of
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest
+from velodrome.events.fields import LARGEST_INT
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
 from velodrome.tasks.counts import Counts
@@ -99,7 +101,7 @@ class Task(ABC):
     """One kind of learning problem."""
 
     name: str
-    #: The name of the module of an engine's side, where that is not the task's name.
+    #: What engines' sides of it are called (`arrays`), where that is not the task's name.
     side: ClassVar[str | None] = None
     #: What is counted: `examples`, `words`.
     unit: ClassVar[str] = "examples"
@@ -126,14 +128,19 @@ class Task(ABC):
         """The value of each metric, in order; None if it is not finite. `counts` has a `total` above 0."""
 
     def measured(self, counts: Mapping[str, Any] | None) -> dict[str, float | None]:
-        """The value of each metric; None for all of them if nothing was counted."""
-        if not counts or not counts["total"]:
+        """The value of each metric; None for all of them if nothing was counted, or not what they are computed from."""
+        if not counts or not self._are_whole(counts):
             return {metric.name: None for metric in self.metrics}
         return self.measure(counts)
 
+    def _are_whole(self, counts: Mapping[str, Any]) -> bool:
+        """Whether something was counted, and all that metrics need: events of a file may lack or hold anything."""
+        return counts["total"] > 0 and all(
+            isinstance(counts.get(name), Real) and abs(counts[name]) <= LARGEST_INT for name in self.counted)
+
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
         """`accuracy 0.9731`; nothing if nothing was counted."""
-        if not counts or not counts["total"]:
+        if not counts or not self._are_whole(counts):
             return ""
         value = self.measure(counts)[self.metric.name]
         return f"{self.metric.name} {'not finite' if value is None else self.metric.text(value)}"
@@ -155,7 +162,7 @@ class Task(ABC):
 
     def summary(self, counts: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Counts as a result states them: metrics, then what they were counted from."""
-        if not counts or not counts["total"]:
+        if not counts or not self._are_whole(counts):
             return None
         return {**self.measure(counts), **{name: counts[name] for name in self.counted}, "total": counts["total"]}
 
@@ -197,7 +204,7 @@ class Task(ABC):
             raise BadRequest(f"--strategy {strategy.name}: {why}; choose another strategy")
 
     def module(self, engine: str) -> str:
-        """The module of an engine's side of this task; its `TASK` is what the engine uses."""
+        """The module of an engine's side of this task, if it is none of those that come with the engine."""
         return f"velodrome.engines.{engine}.tasks.{(self.side or self.name).replace('-', '_')}"
 
     # -- data and schedule

@@ -52,7 +52,7 @@ def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = 
             events.emit("warning", message=message)
     schedule = schedules(context)(1)
     learner.epoch = 1
-    learner.set_rates(np.array([job.rate_of(1)]))
+    learner.set_rates(np.full(schedule.steps, job.rate_of(1)))
     with events.phase("train", epoch=1):
         learner.begin_epoch(schedule)
         steps, began = min(2, schedule.steps), time.perf_counter()

@@ -15,5 +15,6 @@ ENGINE = Engine(
     needs=(Need("accelerate", 'pip install "velodrome[accelerate]"'),),
     environment=TORCH.environment,
     packages=("accelerate", "torch"),
+    tasks=TORCH.tasks,
     tasks_of="torch",
 )

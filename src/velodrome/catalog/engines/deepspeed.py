@@ -38,6 +38,7 @@ ENGINE = Engine(
     needs=(Need("deepspeed", 'pip install "velodrome[deepspeed]"'),),
     environment=TORCH.environment,
     packages=("deepspeed", "torch"),
+    tasks=TORCH.tasks,
     tasks_of="torch",
     without=("ema",),
     dtypes=("float32", "bfloat16"),  # it steps float32 weights only

@@ -15,5 +15,6 @@ ENGINE = Engine(
     needs=(Need("lightning_fabric", 'pip install "velodrome[fabric]"'),),
     environment=TORCH.environment,
     packages=("lightning-fabric", "torch"),
+    tasks=TORCH.tasks,
     tasks_of="torch",
 )

@@ -67,6 +67,7 @@ def _torch() -> Engine:
         needs=(Need("horovod.torch", "velodrome engines install horovod --framework torch"),),
         environment=_environment,
         packages=("horovod", "torch"),
+        tasks=TORCH.tasks,
         tasks_of="torch",
         upstream="dormant",
         own_environment=OwnEnvironment(

@@ -250,6 +250,7 @@ ENGINE = Engine(
         ),
     ),
     worker="velodrome.engines.torch.worker",
+    tasks=("arrays", "language-model"),
     memory_bytes=300 * 2**20,
     needs=(Need("torch", 'pip install "velodrome[torch]"'),),
     environment=_environment,

@@ -6,6 +6,7 @@ Files named train, validation and test are these parts; otherwise the lines are 
 from __future__ import annotations
 
 import codecs
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -165,12 +166,17 @@ def _faults_of(lost: list[Lost]) -> Faults:
     return faults
 
 
+#: A line that holds something, with the line breaks of `str.splitlines`.
+_LINE = re.compile("[^\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]+")
+
+
 def _read(tree: FolderTree, file: File, encoding: str, faults: Faults) -> list[list[str]]:
-    """The words of each line of a file; none of one that cannot be read, which is a fault."""
+    """The words of each line of a file that has some; none of one that cannot be read, which is a fault."""
     try:
         with tree.open(file.name) as stream:
             payload = stream.read()
-        return [line.split() for line in payload.decode(encoding).splitlines()]
+        # One at a time: a list of all lines takes many times the memory of a file of short ones.
+        return [words for line in _LINE.finditer(payload.decode(encoding)) if (words := line[0].split())]
     except UnicodeError as error:
         what = f"files that are not {encoding}" if encoding != "utf-8-sig" else (
             "files that are not UTF-8 (add ?encoding=latin-1, or what they are in, to the name)"

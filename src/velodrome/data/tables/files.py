@@ -212,6 +212,8 @@ def _refuse_empty(path: Path, empty: Sequence[str]) -> None:
 
 #: Rows that are converted at a time.
 _PARQUET_ROWS = 8_192
+#: Rows that any file may have, and those more for each of its bytes.
+_MANY_ROWS, _ROWS_OF_A_BYTE = 1_000_000, 10
 
 
 @contextmanager
@@ -226,10 +228,19 @@ def _opened(path: Path) -> Iterator[Any]:
         ) from None
     try:
         with files.open_regular(path) as stream, parquet.ParquetFile(stream) as file:
+            _refuse_packed(path, file.metadata.num_rows)
             yield file
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError, MemoryError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "out of memory"
         raise BadRequest(f"cannot read {str(path)!r} as Parquet: {shown(why, 300)}") from None
+
+
+def _refuse_packed(path: Path, rows: int) -> None:
+    """Refuse a file of hardly any bytes that stands for more rows than anybody waits for."""
+    size = path.stat().st_size
+    if rows > _MANY_ROWS + _ROWS_OF_A_BYTE * size:
+        raise BadRequest(f"{str(path)!r} has {rows:,} rows in {size:,} bytes, so nearly all of them are equal: make a "
+                         "table of those that differ")
 
 
 def heads(path: Path) -> list[str]:

@@ -28,6 +28,8 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
 class HorovodLearner(TorchLearner):
     """Gradients are averaged by the hooks of `hvd.DistributedOptimizer` while they are computed."""
 
+    _transport: HorovodTransport
+
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         # Horovod takes tensors in the order of their dimensions only, and gradients lie in memory as weights do.
         for tensor in (*network.model.parameters(), *network.model.buffers()):
@@ -63,7 +65,6 @@ class HorovodLearner(TorchLearner):
                 if not has_gradient:
                     parameter.grad = None
         self._steps += 1
-        assert isinstance(self._transport, HorovodTransport)
         self._transport.count_steps(self._steps)
         return [parameter.grad for parameter in self._trained]
 

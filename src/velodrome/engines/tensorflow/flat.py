@@ -285,7 +285,7 @@ def gradient_in_parts(
             after = [
                 tf.concat([old[:low], new, old[high:]], 0) for old, new in zip(state, result.statistics, strict=True)
             ]
-        added = [one + other for one, other in zip(total, dense, strict=True)]
+        added = [so_far + piece for so_far, piece in zip(total, dense, strict=True)]
         return part + 1, counts + result.counts, added, after
 
     nothing = [tf.zeros_like(source) for source in tf.nest.flatten(sources)]

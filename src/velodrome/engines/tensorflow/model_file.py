@@ -235,7 +235,7 @@ def _difference(model: keras.Model, loaded: keras.Model, images: tf.Tensor) -> s
     ours, theirs = ([np.asarray(weight) for weight in each.weights] for each in (model, loaded))
     if [weight.shape for weight in ours] != [weight.shape for weight in theirs]:
         return "it has other weights after loading"
-    if not all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True)):
+    if not all(np.array_equal(saved, read) for saved, read in zip(ours, theirs, strict=True)):
         return "not all of its weights are restored"
     with keras.StatelessScope():
         before, again, after = (_tensors(each(images, training=False)) for each in (model, model, loaded))
@@ -256,8 +256,8 @@ def _tensors(outputs: Any) -> list[Any]:
 def _close(ours: list[Any], theirs: list[Any]) -> bool:
     """Whether outputs are the same but for rounding."""
     return len(ours) == len(theirs) and all(
-        one.shape == other.shape and np.allclose(one, other, atol=1e-4 * float(np.abs(one).max(initial=0)))
-        for one, other in zip(ours, theirs, strict=True)
+        output.shape == other.shape and np.allclose(output, other, atol=1e-4 * float(np.abs(output).max(initial=0)))
+        for output, other in zip(ours, theirs, strict=True)
     )
 
 

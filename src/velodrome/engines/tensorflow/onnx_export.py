@@ -67,7 +67,7 @@ def _export_text(
         _write(lambda words: tf.cast(plain(tf.cast(words, tf.int32), training=False), tf.float32),
                [tf.TensorSpec((None, None), tf.int64, name="words")], file)
         return Exported(expected)
-    carried = [(one.name, int(one.shape[-1])) for one in model.inputs[1:]]
+    carried = [(state.name, int(state.shape[-1])) for state in model.inputs[1:]]
     state = [tf.zeros((len(rows), units), model.inputs[1].dtype) for _, units in carried]
     expected = np.asarray(tf.cast(model([rows, *state], training=False)[0], tf.float32))[:, -1]
     signature = [tf.TensorSpec((None, 1), tf.int64, name="words"),

@@ -117,13 +117,13 @@ class DdpLearner(TorchLearner):
     of them no process has used.
     """
 
+    _transport: ProcessGroup
     _flags: nn.Parameter | None = None
 
     def _wrapped(self) -> nn.Module:
         self.loss_factor = float(self._transport.size)  # DDP divides by the number of processes
         # Newer versions have another name for broadcast_buffers.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
-        assert isinstance(self._transport, ProcessGroup)
         may_skip, job = not self._network.from_zoo, self._context.job
         compress = COMPRESS.of(job)
         # A compressed gradient is no exact flag.
@@ -280,7 +280,6 @@ class Zero1Learner(DdpLearner):
     """Gradients are averaged as under `ddp`; the optimizer is divided."""
 
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         self._divided = ZeroOptimizer(self._context, self._trained, self._transport)
         return self._divided
 

@@ -129,13 +129,13 @@ class Presence:
 class FsdpLearner(LockstepLearner, DividedLearner):
     """One process's part of the network: each needs the parts of all others to compute."""
 
+    _transport: ProcessGroup
     #: Finds the parameters that a step skips, where it may skip some.
     _presence: Presence | None = None
     #: Whether the next loss is that of no examples.
     _is_idle = False
 
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         self._refuse_few_examples()
         grid = self._enter_mesh()
         mesh = DeviceMesh.from_group(self._transport.group, self._device.type) if grid is None else grid.mesh

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-import torch.distributed as distributed
 from safetensors.torch import load as unpack
 from safetensors.torch import save as pack
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
@@ -33,6 +32,8 @@ _WORKER = "worker."
 class LocalSgdLearner(TorchLearner):
     """Steps by its own gradients; the weights of all processes are averaged every `sync_every` steps."""
 
+    _transport: ProcessGroup
+
     def __init__(self, context: Context, network: Network, transport: Transport, device: torch.device) -> None:
         super().__init__(context, network, transport, device)
         # As under `ddp`: examples count the same, whichever process has how many of a batch.
@@ -43,17 +44,12 @@ class LocalSgdLearner(TorchLearner):
         self._used = [network.from_zoo] * len(self._trained)
         self._begin_rounds()
 
-    @property
-    def _group(self) -> distributed.ProcessGroup | None:
-        assert isinstance(self._transport, ProcessGroup)
-        return self._transport.group
-
     def _mean(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The means of tensors over all processes."""
         # PyTorch's function gives tensors other memory, and optimizers know that of the parameters: it gets copies.
         means = [tensor.detach().clone() for tensor in tensors]
         with self._context.waiting(), translate_peer_errors():
-            average_parameters(iter(means), self._group)
+            average_parameters(iter(means), self._transport.group)
         return means
 
     # -- what differs between both
@@ -113,7 +109,6 @@ class LocalSgdLearner(TorchLearner):
     def collect_state(self) -> None:
         self.collect_model()
         mine = saved.from_arrays("", self._own_state())
-        assert isinstance(self._transport, ProcessGroup)
         states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
         if self._collected is not None:
             mean, self._collected = self._collected, None

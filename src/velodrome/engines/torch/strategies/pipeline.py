@@ -65,9 +65,10 @@ class _Pipe(nn.Module):
 class PipelineLearner(TorchLearner):
     """One process's layers. All processes count the same: what the last one finds out."""
 
+    _transport: ProcessGroup
+
     def _make_optimizer(self) -> Optimizer:
         job, transport = self._context.job, self._transport
-        assert isinstance(transport, ProcessGroup)
         self._group, self._micro_batches = transport.group, MICRO_BATCHES.of(job) or 1
         self._is_first, self._is_last = transport.rank == 0, transport.rank == transport.size - 1
         refuse_what_cannot_pass(job, self._context.data, self._network)
@@ -247,7 +248,6 @@ class PipelineLearner(TorchLearner):
                 yield name, value, self._stage_of.get(name.partition(".")[0], 0)  # of no layer: all have it
 
     def _whole_model(self) -> dict[str, torch.Tensor]:
-        assert isinstance(self._transport, ProcessGroup)
         tensors = {name: self._transport.bring(value, owner) for name, value, owner in self._owned()}
         return {name: value for name, value in tensors.items() if value is not None}
 
@@ -256,7 +256,6 @@ class PipelineLearner(TorchLearner):
             self._collected = self._whole_model()
 
     def collect_state(self) -> None:
-        assert isinstance(self._transport, ProcessGroup)
         model = self._whole_model()
         mine = from_arrays("", to_arrays("", self._optimizer.state()))
         states = [unpack(each) for each in self._transport.collect(pack(mine))]

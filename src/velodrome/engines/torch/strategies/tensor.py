@@ -49,8 +49,9 @@ def _style(style: str, layer: nn.Module) -> ParallelStyle:
 class TensorLearner(DividedLearner):
     """One process's part of the dense layers, and everything else."""
 
+    _transport: ProcessGroup
+
     def _make_optimizer(self) -> Optimizer:
-        assert isinstance(self._transport, ProcessGroup)
         for parameter in self._model.parameters():
             parameter.data = parameter.data.contiguous()
         grid = self._enter_mesh()
