@@ -14,7 +14,7 @@ from velodrome.races.observer import SILENT, RaceObserver, Result
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceRequest
 from velodrome.races.runs import RaceRuns, run_blocks
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 
 
 def here() -> Cluster:

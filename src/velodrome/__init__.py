@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from velodrome.api import datasets, examples, runs, study
     from velodrome.api.check import check
     from velodrome.api.engines import list_engines
-    from velodrome.api.plan import plan
     from velodrome.api.race import race
-    from velodrome.api.recommend import recommend
-    from velodrome.api.report import report
+    from velodrome.api.report import recommend, report
     from velodrome.api.serving import export, predict
-    from velodrome.api.train import attach, resume, train
+    from velodrome.api.train import attach, plan, resume, train
     from velodrome.errors import BadRequest, RunFailed, VelodromeError
     from velodrome.figures import log
     from velodrome.job.job import Job
@@ -43,10 +41,10 @@ _LAZY_EXPORTS = {
     "export": "velodrome.api.serving:export",
     "list_engines": "velodrome.api.engines:list_engines",
     "log": "velodrome.figures:log",
-    "plan": "velodrome.api.plan:plan",
+    "plan": "velodrome.api.train:plan",
     "predict": "velodrome.api.serving:predict",
     "race": "velodrome.api.race:race",
-    "recommend": "velodrome.api.recommend:recommend",
+    "recommend": "velodrome.api.report:recommend",
     "report": "velodrome.api.report:report",
     "resume": "velodrome.api.train:resume",
     "runs": "velodrome.api.runs",

@@ -16,7 +16,7 @@ from velodrome.events.lines import make_event
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.races import runs as race_runs
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 from velodrome.run.outcome import Failure
 from velodrome.run.store import Store
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from synthetic_races import result, typed
 from velodrome.clusters.registry import where_of
 from velodrome.job.job import Job
 from velodrome.job.names import named
@@ -86,8 +87,12 @@ def test_a_run_can_be_resumed_elsewhere(
     run.mkdir(parents=True)
     (run / "job.yaml").write_text("engine: torch\nstrategy: single\n'on': gone\n")
     asked: list[str] = []
-    monkeypatch.setattr(
-        "velodrome.api.train.execute.resume", lambda name, **words: asked.append(words["launcher"].name) or {})
+
+    def resume(name: str, **words: Any) -> Any:
+        asked.append(words["launcher"].name)
+        return typed(result())
+
+    monkeypatch.setattr("velodrome.api.train.execute.resume", resume)
     monkeypatch.setattr("velodrome.cli.run_output.print_summary", lambda result: None)
     done = velodrome("resume", "lost", "--runs", runs)
     assert (done.code, "--on 'gone': no such launcher" in done.text) == (2, True)

@@ -20,7 +20,7 @@ import yaml
 from synthetic_races import repeated, result, write_race
 from velodrome.job.job import Job
 from velodrome.races.folder import RaceFolder
-from velodrome.run.export import cell
+from velodrome.run.listing import cell
 from velodrome.run.store import Store
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from velodrome.api.plan import plan
+from velodrome.api.train import plan
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 

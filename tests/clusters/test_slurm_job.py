@@ -21,7 +21,7 @@ from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup, Slur
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Entry
 from velodrome.races.folder import RaceFolder
-from velodrome.run import execute
+from velodrome.run import attempt, execute
 from velodrome.run.store import Store
 
 pytestmark = pytest.mark.integration
@@ -113,7 +113,7 @@ def test_attach_continues_with_a_job_whose_command_was_killed_before_it_started_
         raise VelodromeError("no nodes today")
 
     monkeypatch.setattr(SlurmLauncher, "_nodes_for", fail)
-    with pytest.raises(execute.JobFailed, match="no nodes today"):
+    with pytest.raises(attempt.JobFailed, match="no nodes today"):
         execute.attach("a", store=store)
     assert used == [7]
     assert fake.calls("sbatch") == []
@@ -274,7 +274,7 @@ def test_a_wait_is_an_event_of_the_run(
     launcher = SlurmLauncher(options(shared_dir=str(tmp_path), queue_timeout=1))
     heard: list[Any] = []
     with pytest.raises(StillQueued):
-        execute._plan(run, DDP, launcher, heard.append)
+        attempt.make_plan_of(run, DDP, launcher, heard.append)
     launcher.close()
     run.close()
     assert [(event.kind, event.message) for event in heard] == [

@@ -17,7 +17,8 @@ from scene import LONG, Scene, left_in, training
 from synthetic_races import result
 from velodrome.clusters.local.launcher import LocalLauncher, free_port
 from velodrome.job.job import Job
-from velodrome.run.execute import JobFailed, execute
+from velodrome.run.attempt import JobFailed
+from velodrome.run.execute import execute
 from velodrome.run.store import Store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

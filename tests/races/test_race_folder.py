@@ -26,8 +26,8 @@ from velodrome.races.plan import plan_entries
 from velodrome.races.request import default_name
 from velodrome.races.runs import RaceRuns
 from velodrome.reporting.load import load_race
+from velodrome.run.attempt import JobFailed
 from velodrome.run.check import check_run
-from velodrome.run.execute import JobFailed
 
 
 def race(*entries: dict[str, Any], **more: Any) -> Race:

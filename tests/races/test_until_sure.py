@@ -33,7 +33,7 @@ from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 from velodrome.run.outcome import Failure
 
 ENTRIES = [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}, {"strategy": "ddp", "workers": 3},

@@ -6,7 +6,7 @@ import pytest
 
 from velodrome.events.lines import to_event
 from velodrome.events.models import ResourcesEvent
-from velodrome.run.event_summary import CpuSeries, host_cpu
+from velodrome.run.state import CpuSeries, host_cpu
 
 pytestmark = pytest.mark.unit
 

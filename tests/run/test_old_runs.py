@@ -18,7 +18,7 @@ import yaml
 from velodrome.events.lines import read_events
 from velodrome.events.result import RunResult
 from velodrome.run.check import check_run
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import examples_trained
 
 Command = Callable[..., Any]
 

@@ -12,8 +12,8 @@ from velodrome.events.lines import to_event
 from velodrome.events.models import Event, Pace
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.run.event_summary import throughput
 from velodrome.run.outcome import Failure, make_result
+from velodrome.run.state import throughput
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,7 @@ from velodrome.clusters.local.launcher import waits_for_others
 from velodrome.clusters.plan import Process
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event
-from velodrome.run.process_state import ProcessState
-from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
+from velodrome.run.root_cause import ProcessState, awaited, not_connected, root_cause, stalled
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.job.script import check_pattern
-from velodrome.run.script_outcome import pattern_for
+from velodrome.run.outcome import pattern_for
 
 pytestmark = pytest.mark.unit
 

@@ -30,7 +30,8 @@ from velodrome.errors import FolderGone, VelodromeError
 from velodrome.events.models import Event, LostEvent, WarningEvent
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.run.execute import JobFailed, execute
+from velodrome.run.attempt import JobFailed
+from velodrome.run.execute import execute
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor, event_key

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from velodrome.catalog.base import Strategy
-from velodrome.catalog.engines.torch import COMPRESS, MESH, SYNC_EVERY, Compression, Mesh
+from velodrome.catalog.engines.torch import MESH
 from velodrome.catalog.exchange import Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters import environments
@@ -111,7 +111,8 @@ def _strategy(
     """A strategy with so many workers: its traffic per worker and step, and why it would be refused, if it would."""
     count = min(workers, strategy.max_workers or workers)
     # What only some strategies use was given for the job's own one.
-    others = {} if strategy.name == job.strategy else {"consistency": None, **strategy_fields()}
+    own = {option.name: default for option, default in strategy.options.items()}
+    others = {} if strategy.name == job.strategy else {"consistency": None, **strategy_fields(), **own}
     wanted = job.model_copy(update={
         "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
         "batch_scope": None, "keep_going": False, "faults": [], **others,
@@ -135,13 +136,7 @@ def _strategy(
 
 def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) -> Traffic | None:
     """What a worker of the job should send per step; None where no formula knows."""
-    text, mesh = COMPRESS.of(job), Mesh.of(job)
-    compress = Compression.parse(text) if text and COMPRESS in strategy.options else None
-    if strategy.exchange is None or (compress is not None and compress.kind == "powersgd"):
+    changed, groups = strategy.exchanged(job), strategy.groups(job)
+    if strategy.exchange is None or changed is None:
         return None
-    part = 1.0 if compress is None else 2 / (8 if job.dtype == "float64" else 4)
-    every = SYNC_EVERY.of(job) or strategy.options.get(SYNC_EVERY, 1)
-    groups = mesh.groups if mesh else 1
-    return traffic_of(
-        strategy.exchange, gradient_bytes, workers // groups, groups=groups, every=every, compressed=part
-    )
+    return traffic_of(strategy.exchange, gradient_bytes, workers // groups, groups=groups, **changed)

@@ -24,7 +24,7 @@ from velodrome.races.jobs import run_jobs
 from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceRequest, read_request
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 
 
 def _with_options(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

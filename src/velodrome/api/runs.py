@@ -15,10 +15,10 @@ from velodrome.judge.pairs import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import Checked, check_race, check_run
 from velodrome.run.dry_run import verify_run
-from velodrome.run.export import form_of, table, write_archive
 from velodrome.run.listing import (
     STATUSES,
     Found,
+    form_of,
     locate,
     refuse_running,
     remove_folder,
@@ -26,9 +26,10 @@ from velodrome.run.listing import (
     row_of_run,
     runs_of,
     scan,
+    table,
+    write_archive,
 )
-from velodrome.run.store import RunFolder
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import RunFolder, examples_trained
 
 
 def list(

@@ -1,19 +1,25 @@
-"""`train` and `resume`: one job."""
+"""`train`, `resume`, `attach` and `plan`: one job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.plan import Plan
+from velodrome.clusters.admission import examined
+from velodrome.clusters.manifests import FORMATS, host_names
+from velodrome.clusters.plan import Placement, Plan, consecutive_ports, make_plan, manual_command
+from velodrome.clusters.plan import place as placed
 from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror
+from velodrome.errors import BadRequest
 from velodrome.job.job import Job
+from velodrome.job.names import check_name, default_name
+from velodrome.job.resolve import roles_of
 from velodrome.run import execute, trust
 from velodrome.run.store import OpenRun, Store
-from velodrome.run.supervisor import Listener
+from velodrome.run.supervisor import Listener, silent
 
 OnEvent = Callable[[dict[str, Any]], None]
 OnStart = Callable[[Plan, OpenRun], None]
@@ -22,7 +28,7 @@ OnStart = Callable[[Plan, OpenRun], None]
 def _listener(on_event: OnEvent | None) -> Listener:
     """Return what passes each event on as a plain object."""
     if on_event is None:
-        return execute.silent
+        return silent
     return lambda event: on_event(event.as_json())
 
 
@@ -117,3 +123,56 @@ def attach(
     """
     admit(name, Store(Path(runs)), trust_code, launched=True)
     return execute.attach(name, store=Store(Path(runs)), listener=_listener(on_event), on_start=on_start).as_json()
+
+
+def plan(
+    job: Job,
+    hosts: Sequence[str],
+    *,
+    port: int = 29400,
+    python: str = "python",
+    name: str | None = None,
+    runs: str | Path = "runs",
+    format: str | None = None,
+    place: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The command of every process of a job; the object that ``velodrome plan --json`` prints. Starts nothing.
+
+    Args:
+        job: what to train and how.
+        hosts: addresses of the machines.
+        port: first port to use; the next ones follow.
+        python: interpreter on the machines that has velodrome.
+        name: name of the run; by default made from the job and the time.
+        runs: folder on the machines that holds the runs.
+        format: ``slurm``, ``skypilot`` or ``compose``: ``file`` is then a file that starts the job there; as many
+            hosts are asked for as ``hosts`` has, and their names do not matter.
+        place: hosts of roles, or of processes such as ``worker:1``, by name.
+    """
+    if format is not None and format not in FORMATS:
+        raise BadRequest(f"--format {format!r} is unknown; choose from {', '.join(FORMATS)}")
+    job = examined(job)
+    if not hosts:
+        raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
+    if not 1 <= port <= 65000:
+        raise BadRequest(f"--port {port}: choose one from 1 to 65000")
+    if twice := [host for host in hosts if list(hosts).count(host) > 1]:
+        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once, and processes that are more than "
+                         "hosts share them")
+    placed(roles_of(job), hosts, Placement(pins=place or {}))  # refuses pins with the names that were given
+    named = host_names(len(hosts)) if format is not None else list(hosts)
+    own = dict(zip(hosts, named, strict=True))
+    pins = {who: ",".join(own.get(one.strip(), one.strip()) for one in where.split(",")) for who, where in
+            (place or {}).items()}
+    made = make_plan(check_name(name) if name else default_name(job), job, named, consecutive_ports(port),
+                     placement=Placement(pins=pins))
+    if format is not None:
+        return {"run": made.run, "format": format, "file": FORMATS[format](made, Path(runs), python)}
+    return {
+        "run": made.run,
+        "processes": [
+            {"host": process.host, "role": process.role, "rank": process.rank,
+             "command": manual_command(made, process, Path(runs), python)}
+            for process in made.processes
+        ],
+    }

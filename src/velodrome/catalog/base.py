@@ -63,7 +63,7 @@ class Implementation:
         return {"kind": kind, "own": list(own), "framework": list(framework), "path": path}
 
 
-def options_as_set(job: Request) -> Mapping[str, Any]:
+def nothing_changed(job: Request) -> Mapping[str, Any]:
     return {}
 
 
@@ -98,12 +98,15 @@ class Strategy:
     #: Its options, with their defaults under it.
     options: Mapping[Option[Any], Any] = field(default_factory=dict, hash=False)
     #: What the options of a job become under it; raises `BadRequest` for those that do not go together.
-    complete: Callable[[Request], Mapping[str, Any]] = field(default=options_as_set, hash=False)
+    complete: Callable[[Request], Mapping[str, Any]] = field(default=nothing_changed, hash=False)
+    #: What options change about the bytes that are exchanged: arguments of `traffic_of`; None where no formula knows.
+    exchanged: Callable[[Request], Mapping[str, Any] | None] = field(default=nothing_changed, hash=False)
     #: The optimizer of a job that names none, where it is not the usual one.
     optimizer: str | None = None
     #: Whether each worker computes a part of a batch; otherwise all compute all of it, each with a part of the model.
     divides_batch: bool = True
-    #: If not, the groups of workers among which the batch is divided.
+    #: Groups of workers, each of which has the whole model: where not each worker computes a part of a batch, each
+    #: group does.
     groups: Callable[[Request], int] = field(default=one_group, hash=False)
     #: What each process has only a part of, in short phrases ("weights", "optimizer state"); examples are not meant.
     shards: tuple[str, ...] = ()

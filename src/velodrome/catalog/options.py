@@ -30,6 +30,9 @@ class Request(Protocol):
     def batch_size(self) -> int: ...
 
     @property
+    def dtype(self) -> str: ...
+
+    @property
     def model_extra(self) -> dict[str, Any] | None:
         """The values of options by name."""
 

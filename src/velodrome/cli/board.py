@@ -22,7 +22,7 @@ from velodrome.judge.budget import Ending, Progress, remaining, steps_done
 from velodrome.judge.conditions import background_load
 from velodrome.judge.judge import Dropped
 from velodrome.races.observer import RaceObserver
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result
 

@@ -204,7 +204,7 @@ def doctor_command(
 
     Exit codes: 0 no error, 1 at least one error.
     """
-    from velodrome.api.doctor import doctor
+    from velodrome.api.engines import doctor
 
     job = job_from(file, fields, trust_code, on)
     diagnosis = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
@@ -276,7 +276,7 @@ def plan_command(
 
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
-    from velodrome.api.plan import plan
+    from velodrome.api.train import plan
     from velodrome.clusters.plan import parse_pins
     from velodrome.errors import BadRequest
 

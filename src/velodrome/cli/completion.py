@@ -174,13 +174,13 @@ def _report_formats(ctx: typer.Context) -> Iterable[str]:
 
 
 def _export_formats(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.run.export import FORMS
+    from velodrome.run.listing import FORMS
 
     return FORMS
 
 
 def _starters(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.api.new import STARTERS
+    from velodrome.api.examples import STARTERS
 
     return STARTERS
 

@@ -37,7 +37,7 @@ def new_command(
 
     `velodrome new task my_task.py --engine tensorflow`
     """
-    from velodrome.api.new import new
+    from velodrome.api.examples import new
 
     written = new(kind, file, engine=engine)
     if json:

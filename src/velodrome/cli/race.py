@@ -173,7 +173,7 @@ def recommend_command(
 
     `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
     """
-    from velodrome.api.recommend import recommend
+    from velodrome.api.report import recommend
 
     recommended = recommend(
         race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,

@@ -19,7 +19,7 @@ from velodrome.errors import VelodromeError
 from velodrome.judge.conditions import emulation_lines, host_lines, load_note
 from velodrome.judge.configuration import implementation_lines
 from velodrome.printable import shown
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result
 

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetPydanticSchema, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
-from velodrome.events.endings import BEATEN
 from velodrome.events.fields import LARGEST_INT
-from velodrome.events.problems import path_of, sentences
+from velodrome.events.lines import path_of, sentences
 from velodrome.events.result import RunResult, Seconds, Throughput
 from velodrome.job.job import Job
 
@@ -152,3 +151,12 @@ def _odd_number(value: Any) -> list[int | str] | None:
         if (place := _odd_number(item)) is not None:
             return [name, *place]
     return None
+
+
+#: The cause of such an end.
+BEATEN = "beaten"
+
+
+def ended_early(result: Mapping[str, Any]) -> bool:
+    """Whether a run was ended because it could not win any more."""
+    return result["status"] == "interrupted" and (result.get("error") or {}).get("cause") == BEATEN

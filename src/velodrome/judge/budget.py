@@ -14,10 +14,9 @@ from statistics import median
 from typing import Any, Literal
 
 from velodrome.catalog.registry import SINGLE
-from velodrome.events.endings import ended_early
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
-from velodrome.job.result import Result
+from velodrome.job.result import Result, ended_early
 from velodrome.job.script import is_length, options_of
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.compare import Row

@@ -17,7 +17,7 @@ from velodrome import files
 from velodrome.catalog import models
 from velodrome.catalog.models import EXAMPLE_TASKS, is_own
 from velodrome.errors import BadRequest
-from velodrome.events.problems import sentences
+from velodrome.events.lines import sentences
 from velodrome.printable import shown
 
 #: Numbers of one example of an input or state; names of classes and words.

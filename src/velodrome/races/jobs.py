@@ -16,9 +16,9 @@ from velodrome.judge.criteria import criteria_of
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget
 from velodrome.races.observer import RaceObserver
-from velodrome.races.parallel_jobs import Lanes, lanes_of
+from velodrome.races.parallel_jobs import Lanes, lanes_of, warm_engines
 from velodrome.races.plan import PlannedRace
-from velodrome.races.runs import RaceRuns, run_blocks, warm_engines
+from velodrome.races.runs import RaceRuns, run_blocks
 from velodrome.races.until_sure import UntilSure
 from velodrome.run import trust
 

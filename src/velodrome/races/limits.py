@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from velodrome.events.endings import BEATEN
 from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
-from velodrome.job.result import Result
+from velodrome.job.result import BEATEN, Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.budget import REPEATED_SHARE
 from velodrome.races.folder import RaceFolder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from velodrome.events.models import Event
 from velodrome.job.race import Entry
 from velodrome.job.result import Result
-from velodrome.run.execute import JobFailed
+from velodrome.run.attempt import JobFailed
 
 if TYPE_CHECKING:
     from velodrome.judge.budget import Ending

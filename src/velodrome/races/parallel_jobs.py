@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
+from velodrome.catalog.registry import engine_of
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest
@@ -77,3 +78,8 @@ class Lanes:
             with suppress(Exception):
                 running[future].close()
         wait(left, timeout=_CLOSE_SECONDS)
+
+
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))

@@ -14,8 +14,7 @@ from velodrome.job.result import Result
 from velodrome.judge.configuration import Configuration
 from velodrome.machine import describe_machine
 from velodrome.run.listing import ASIDE, Found, locate, runs_of, scan
-from velodrome.run.store import RunFolder, Store
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import RunFolder, Store, examples_trained
 
 #: Runs of a folder that are looked at for similar ones, the newest first, and how many of those are read.
 _MOST_LOOKED_AT, _MOST_READ = 3000, 60

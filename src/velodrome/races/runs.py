@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.plan import Plan
 from velodrome.clusters.registry import Cluster
-from velodrome.errors import BadRequest, FolderGone, VelodromeError
+from velodrome.errors import FolderGone, VelodromeError
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry
 from velodrome.job.result import Result
@@ -22,9 +20,9 @@ from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes
-from velodrome.run.execute import JobFailed, execute
-from velodrome.run.outcome import Failure, make_result
-from velodrome.run.store import Store
+from velodrome.run.attempt import JobFailed, record_failure
+from velodrome.run.execute import execute
+from velodrome.run.outcome import Failure
 
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
@@ -141,7 +139,9 @@ class RaceRuns:
             raise  # whatever is written now lies where nobody looks for it
         except VelodromeError as error:
             folder.check_place()
-            failure = _recorded(folder.store, entry, error, time.monotonic() - began, launcher)
+            failure = record_failure(
+                folder.store, entry.name, entry.job, error, time.monotonic() - began, launcher
+            )
             result = failure.result
         with self._telling:
             self.seconds[entry.name] = time.monotonic() - began
@@ -209,33 +209,3 @@ def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None =
 def _share(result: Result) -> float:
     load = background_load(result)
     return load.share if load is not None else 0.0
-
-
-def _recorded(
-    store: Store, entry: Entry, error: VelodromeError, seconds: float, launcher: Launcher
-) -> JobFailed:
-    """A job that could not even begin, kept as a failed run: memory or data may have gone since the race was checked.
-
-    If that cannot be written, nothing else can: the race ends with that error.
-    """
-    cause = "request" if isinstance(error, BadRequest) else "start"
-    failure = Failure(str(error), cause=cause)
-    folder = store.at(store.path / entry.name)
-    if (recorded := folder.result()) is not None:
-        return JobFailed(failure, recorded)
-    run = store.reopen(entry.name) if folder.path.exists() else store.create(entry.name, entry.job)
-    ended = run.now()
-    try:
-        result = make_result(
-            Plan(entry.name, entry.job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
-            ended=ended, failure=failure, launcher=launcher.name,
-        )
-        run.finish(result)
-    finally:
-        run.close()
-    return JobFailed(failure, result)
-
-
-def warm_engines(entries: Iterable[Entry]) -> list[str]:
-    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
-    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))

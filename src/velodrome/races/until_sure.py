@@ -24,7 +24,8 @@ from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.observer import RaceObserver
-from velodrome.races.runs import RaceRuns, warm_engines
+from velodrome.races.parallel_jobs import warm_engines
+from velodrome.races.runs import RaceRuns
 
 
 class UntilSure:

@@ -25,8 +25,7 @@ from velodrome.judge.configuration import Configuration
 from velodrome.judge.criteria import Criteria, Price, criteria_of
 from velodrome.judge.judge import Failure, Judgement, judge
 from velodrome.run.listing import ASIDE
-from velodrome.run.store import RunFolder, Store, reason_of
-from velodrome.run.trained import examples_trained
+from velodrome.run.store import RunFolder, Store, examples_trained, reason_of
 from velodrome.run.yaml_files import parse_yaml
 
 

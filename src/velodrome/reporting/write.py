@@ -23,7 +23,7 @@ from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import Extent, name_of
 from velodrome.reporting.tables import Cell, Column, Table
-from velodrome.run.export import cell
+from velodrome.run.listing import cell
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

@@ -16,9 +16,8 @@ from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files
+from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files, sentences
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
-from velodrome.events.problems import sentences
 from velodrome.events.result import RunResult
 from velodrome.job.result import BadResult
 from velodrome.models.recipe import DESCRIPTION, read_description

@@ -23,8 +23,7 @@ from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent
 from velodrome.job.job import Job
 from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
 from velodrome.run.dry_run import ENOUGH, RehearsalFailed
-from velodrome.run.outcome import Failure
-from velodrome.run.script_outcome import pattern_for
+from velodrome.run.outcome import Failure, pattern_for
 from velodrome.run.store import Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import SCRATCH

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from velodrome import files
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
-from velodrome.events.lines import read_events, to_line
-from velodrome.events.models import Event, EventBase
+from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
+from velodrome.events.models import EpochEvent, Event, EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import Job
 from velodrome.job.names import check_name
@@ -316,3 +316,23 @@ def reason_of(error: Exception) -> str:
         place = ".".join(map(str, first["loc"]))
         return f"{place!r} {in_words(first['input'])!r}: {said_of(first)}" if place else said_of(first)
     return str(error.strerror if isinstance(error, OSError) else error)
+
+
+def examples_trained(folder: Path) -> int | None:
+    """Examples (words of a text) that all workers together trained on over all epochs; None if no event counts them."""
+    trained: dict[int, int] = {}
+    for path in event_files(folder):
+        strange = 0
+        try:
+            for line in files.read_lines(path, LONGEST_LINE, inside=folder):
+                # Most lines are not worth parsing.
+                if '"epoch"' in line and '"validation"' in line:
+                    event = parse_stored(line)
+                    if isinstance(event, EpochEvent):
+                        trained[event.epoch] = event.train.total
+                    strange += event is None
+                    if strange > MOST_STRANGE:
+                        break
+        except OSError:
+            continue
+    return sum(trained.values()) or None

@@ -18,8 +18,7 @@ from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, PhaseEvent, ResultEvent
 from velodrome.job.faults import Fault, parse_fault
 from velodrome.run.outcome import Failure
-from velodrome.run.process_state import SILENT_SECONDS, ProcessState
-from velodrome.run.root_cause import awaited, not_connected, root_cause, stalled
+from velodrome.run.root_cause import SILENT_SECONDS, ProcessState, awaited, not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun
 
 
@@ -108,6 +107,10 @@ MOST_RANKS_OF_SCRIPT = 16
 
 def never() -> None:
     """Do not end a run before its time."""
+
+
+def silent(event: Event) -> None:
+    """Listen to nothing."""
 
 
 def event_key(event: Event) -> EventKey:

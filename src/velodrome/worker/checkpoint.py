@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from velodrome import files
 from velodrome.errors import BadRequest, raised
 from velodrome.events.fields import HistoryRow
-from velodrome.events.problems import sentences
+from velodrome.events.lines import sentences
 from velodrome.models.generators import Generators, restore_states
 from velodrome.printable import shown
 from velodrome.worker.learner import State

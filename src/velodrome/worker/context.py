@@ -71,7 +71,7 @@ class Emitter:
 
     def _repaired(self, model: type[EventBase], event: dict[str, Any], error: ValidationError) -> dict[str, Any]:
         """Return an invalid event without the fields that do not fit, or raise if events are strict."""
-        from velodrome.events.problems import sentences
+        from velodrome.events.lines import sentences
 
         kind = event["kind"]
         problems = "; ".join(sentences(error))

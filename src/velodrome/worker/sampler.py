@@ -1,7 +1,7 @@
 """What a training process uses of its host: CPU time, memory and network, reported every second as its heartbeat.
 
 Of the CPU time of all cores, what the processes of the job and their controllers did not use was used by other
-programs (`run/event_summary.py`)."""
+programs (`run/state.py`)."""
 
 from __future__ import annotations
 

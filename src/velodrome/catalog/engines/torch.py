@@ -104,6 +104,19 @@ def _checked_mesh(job: Request) -> Mapping[str, Any]:
     return {}
 
 
+def _compressed(job: Request) -> Mapping[str, Any] | None:
+    text = COMPRESS.of(job)
+    if text is None:
+        return {}
+    if Compression.parse(text).kind == "powersgd":
+        return None
+    return {"compressed": 2 / (8 if job.dtype == "float64" else 4)}
+
+
+def _every_few_steps(job: Request) -> Mapping[str, Any]:
+    return {"every": SYNC_EVERY.of(job) or 1}
+
+
 def _groups(job: Request) -> int:
     mesh = Mesh.of(job)
     return 1 if mesh is None else mesh.groups
@@ -169,6 +182,7 @@ ENGINE = Engine(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
             listens=("worker",), exchange="all-reduce", options={COMPRESS: None},
+            exchanged=_compressed,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS),
                 framework=(AUTOGRAD, _DDP), stock=(AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
@@ -199,7 +213,7 @@ ENGINE = Engine(
             "fsdp", "fully_shard (FSDP2): synchronous, weights, gradients and the optimizer's state are divided over "
             "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
             listens=("worker",), exchange="gather-and-scatter",
-            shards=_EVERYTHING, options={MESH: None}, complete=_checked_mesh,
+            shards=_EVERYTHING, options={MESH: None}, complete=_checked_mesh, groups=_groups,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _FULLY_SHARD),
                 stock=(AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(BATCHES,),
@@ -209,7 +223,7 @@ ENGINE = Engine(
             "local-sgd", "every process steps by its own gradients, and the weights of all are averaged every "
             "--sync-every steps",
             consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
-            options={SYNC_EVERY: 8}, not_raced=_OTHER_RESULT,
+            options={SYNC_EVERY: 8}, exchanged=_every_few_steps, not_raced=_OTHER_RESULT,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _AVERAGE),
                 stock=(AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(BATCHES,),
@@ -219,7 +233,8 @@ ENGINE = Engine(
             "diloco", "DiLoCo: every process trains by itself, by default with adamw; every --sync-every steps, the "
             "mean of their changes is one step of an outer SGD (rate 0.7, Nesterov momentum 0.9)",
             consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
-            options={SYNC_EVERY: 50}, optimizer="adamw", needs_control=True, not_raced=_OTHER_RESULT,
+            options={SYNC_EVERY: 50}, exchanged=_every_few_steps, optimizer="adamw", needs_control=True,
+            not_raced=_OTHER_RESULT,
             implementation=Implementation(
                 own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _ROUNDS), framework=(AUTOGRAD, _AVERAGE, _OUTER),
                 stock=(AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(BATCHES, _ROUNDS),

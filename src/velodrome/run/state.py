@@ -1,4 +1,4 @@
-"""What the events of a run add up to, read one by one: samples per process, epochs, hosts, times, throughput."""
+"""The state of a run: what its events add up to, read one by one: samples per process, epochs, hosts, times, pace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from velodrome.catalog.script import LABEL
+from velodrome.clusters.plan import Plan
 from velodrome.events.fields import CpuTime, HistoryRow, Network
 from velodrome.events.models import (
     DataEvent,
@@ -22,10 +23,12 @@ from velodrome.events.models import (
     SharesEvent,
     StalenessEvent,
     TrafficEvent,
+    Warmup,
     WarningEvent,
 )
 from velodrome.events.result import FaultRecord, Host, HostCpu, Node, Seconds, Shares, Staleness, Throughput
 from velodrome.tasks.base import Task
+from velodrome.tasks.registry import task_of
 
 
 @dataclass
@@ -49,11 +52,11 @@ class CpuSeries:
 
     def total(self, name: str, start: float, end: float) -> float:
         """Core-seconds between two moments; a sample that lies only partly between them counts in part."""
-        found = 0.0
+        seconds = 0.0
         for moment, sample in self.samples:
             inside = min(moment, end) - max(moment - sample.seconds, start)
-            found += getattr(sample, name) * min(1.0, max(0.0, inside / sample.seconds))
-        return found
+            seconds += getattr(sample, name) * min(1.0, max(0.0, inside / sample.seconds))
+        return seconds
 
 
 def host_cpu(processes: Sequence[CpuSeries], beside: Sequence[CpuSeries] = ()) -> HostCpu | None:
@@ -124,6 +127,21 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": round(sum(values) / len(values), 2), "min": min(values), "max": max(values)}
 
 
+def pace_of_all(paces: Sequence[Pace]) -> Pace | None:
+    """The pace of all processes together: their examples add up, and the slowest one decides how long it took."""
+    counted = [pace for pace in paces if pace.examples] or list(paces)
+    if not counted:
+        return None
+    warmup = Warmup(
+        steps=max(pace.warmup.steps for pace in counted), examples=sum(pace.warmup.examples for pace in counted),
+        seconds=max(pace.warmup.seconds for pace in counted),
+    )
+    return Pace(
+        seconds=max(pace.seconds for pace in counted), examples=sum(pace.examples for pace in counted),
+        steps=max(pace.steps for pace in counted), warmup=warmup,
+    )
+
+
 def throughput(pace: Pace | None, batch: int) -> Throughput:
     """Examples and batches per second of the training phase, without the warm-up steps.
 
@@ -182,8 +200,8 @@ class HostSummary:
 
 
 @dataclass
-class EventSummary:
-    """What the events of a run add up to, read one by one."""
+class RunState:
+    """What the events of a run add up to, read one by one: `add` takes each."""
 
     started: float
     nodes: Mapping[Process, NodeSamples]
@@ -207,6 +225,12 @@ class EventSummary:
     #: What the run warned of: the keys, in their order.
     warnings: dict[str, None] = field(default_factory=dict)
     faults: dict[str, FaultRecord] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: Plan, started: float) -> RunState:
+        """The state of a planned run before its first event."""
+        nodes = {(p.role, p.rank): NodeSamples(p.role, p.rank, p.host) for p in plan.processes}
+        return cls(started, nodes, task_of(plan.job))
 
     def add(self, event: EventBase) -> None:
         process = (event.role or "", -1 if event.rank is None else event.rank)
@@ -286,6 +310,13 @@ class EventSummary:
         return Shares(
             compute=1 - inside / whole, wait=(inside - communicate) / whole, communicate=communicate / whole
         )
+
+    @property
+    def pace(self) -> Pace | None:
+        """How fast the run trained."""
+        if self._of_script:
+            return pace_of_all([*self.paces.values()])
+        return self.final.pace if self.final else None
 
     @property
     def staleness(self) -> Staleness | None:
