@@ -94,25 +94,11 @@ def is_linked(path: Path | str, inside: Path | str) -> bool:
     return any(Path(inside, *parts[: count + 1]).is_symlink() for count in range(len(parts)))
 
 
-def refuse_special(folder: Path | str) -> None:
-    """Raise `OSError` if there is anything below a folder but folders and regular files, such as a link or a named
-    pipe: for libraries that open or write files themselves."""
-    for top, folders, names in os.walk(folder, followlinks=False):
-        for name in (*folders, *names):
-            _check_kind(Path(top, name))
-
-
-def refuse_special_files(folder: Path | str) -> None:
-    """The same for files right in a folder that are about to be written."""
-    for entry in os.scandir(folder):
-        if not entry.is_dir():
-            _check_kind(Path(entry))
-
-
-def _check_kind(path: Path) -> None:
+def check_kind(path: Path) -> None:
+    """Raise `OSError` if it is neither a folder nor a regular file; one that was removed meanwhile is fine."""
     try:
         kind = stat.S_IFMT(path.lstat().st_mode)
-    except FileNotFoundError:  # removed in the meantime
+    except FileNotFoundError:
         return
     if kind == stat.S_IFLNK:
         raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))

@@ -30,16 +30,18 @@ class FakeSlurm:
         self.folder.mkdir()
         for name in _NAMES:
             self.answers(name, 'echo "error: not faked: $*" >&2; exit 1')
-        self.answers("sbatch", "echo 7")
+        self.answers("sbatch", f'for script in "$@"; do :; done; echo "$script" > {self.folder}/script; echo 7')
         self.answers("scancel", f"echo CANCELLED > {self.folder}/state")
         self.answers("scontrol", f'''
             case "$*" in
                 *hostnames*) printf 'n1\\nn2\\n' ;;
                 *) state=$(cat {self.folder}/state)
                    if [ -s {self.folder}/error ]; then cat {self.folder}/error >&2; exit 1; fi
-                   echo "JobId=7 JobState=$state Reason=Resources NodeList=n[1-2]" ;;
+                   script=$(cat {self.folder}/script)
+                   echo "JobId=7 JobState=$state Reason=Resources NodeList=n[1-2] Command=$script WorkDir=/" ;;
             esac''')
         self.job("RUNNING")
+        self.script("/shared folder/.velodrome-slurm/x/job.sh")
 
     def answers(self, name: str, script: str) -> None:
         """Let a command run this script."""
@@ -51,6 +53,10 @@ class FakeSlurm:
         """Let the job be in that state, and the controller answer with that error, if any."""
         (self.folder / "state").write_text(state + "\n")
         (self.folder / "error").write_text(error)
+
+    def script(self, path: str) -> None:
+        """Let the job be that of this script."""
+        (self.folder / "script").write_text(path)
 
     def calls(self, name: str) -> list[str]:
         path = self.folder / "calls"

@@ -70,6 +70,20 @@ def test_a_record_names_no_other_folder_as_the_mail_of_its_job(tmp_path, mail):
         read_record(tmp_path)
 
 
+@pytest.mark.parametrize("script", ["/home/me/other.sh", "/tmp/.velodrome-slurm/y/job.sh", "job.sh", "(null)"])
+def test_a_record_that_names_another_job_does_not_lead_to_its_end(
+    fake: FakeSlurm, store: Store, tmp_path: Path, script: str
+) -> None:
+    """Whoever sent the run may know the number of a job of its reader, and not the folder of its mail."""
+    run, mail = run_in_a_job(store, tmp_path)
+    run.close()
+    fake.script(script)
+    with pytest.raises(BadRequest, match="Slurm job 7 is not running any more"):
+        execute.attach("a", store=store)
+    assert fake.calls("scancel") == []
+    assert mail.is_dir()
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": "a", "processes": [{}]}'])
 def test_a_plan_that_cannot_be_read_is_a_sentence_and_leaves_the_job_alone(
     fake: FakeSlurm, store: Store, tmp_path: Path, content: str

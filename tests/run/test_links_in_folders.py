@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +100,40 @@ def test_a_run_with_a_pipe_in_it_is_not_resumed(store: Store, name: str) -> None
     os.mkfifo(run / name)
     done = store.command("resume", "plain", "--runs", store.runs)
     assert (done.code, f"{run / name}: it is a named pipe, not a regular file" in done.err) == (1, True), done.text
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("below", [".", "model"])
+def test_folders_that_are_nested_without_end_are_a_sentence(store: Store, tmp_path: Path, below: str) -> None:
+    """Python's own walks end in a `RecursionError`."""
+    (store.runs / "plain" / "result.json").unlink()
+    top = store.runs / "plain" / below
+    top.mkdir(exist_ok=True)
+    nested(top, 1_500)
+    said = "it has folders that are nested more than 50 deep"
+    for words, code in ((("list",), 0), (("show", "plain"), 0), (("check",), 1), (("check", "plain"), 1),
+                        (("export", "plain", "--out", str(tmp_path / "a.zip")), 1), (("rm", "plain", "--yes"), 1)):
+        done = store.command("runs", *words, "--runs", store.runs)
+        assert (done.code, said in done.text) == (code, words[0] not in ("list", "show")), done.text
+    done = store.command("resume", "plain", "--runs", store.runs)
+    assert (done.code, said in done.err) == (1, True), done.text
+    assert (store.runs / "plain").is_dir()
+    if below == "model":
+        with pytest.raises(OSError, match=said):
+            read_description(top)
+    store.read()
+    subprocess.run(["rm", "-r", store.runs / "plain"], check=True)  # pytest's own removal would end in that error
+
+
+def nested(top: Path, count: int) -> None:
+    """Folders within folders: deeper than a path may be long."""
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(count):
+        os.mkdir("n", dir_fd=folder)
+        below = os.open("n", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
 
 
 def test_a_checkpoint_and_a_model_behind_a_link_are_not_read(tmp_path: Path) -> None:

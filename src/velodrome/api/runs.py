@@ -14,7 +14,6 @@ from velodrome.errors import BadRequest
 from velodrome.judge.pairs import Pair, compare_pair
 from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import Checked, check_race, check_run
-from velodrome.run.dry_run import verify_run
 from velodrome.run.listing import (
     STATUSES,
     Found,
@@ -29,6 +28,7 @@ from velodrome.run.listing import (
     table,
     write_archive,
 )
+from velodrome.run.saved_model import verify_run
 from velodrome.run.store import RunFolder, examples_trained
 
 

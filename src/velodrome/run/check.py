@@ -19,6 +19,7 @@ from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files, sentences
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.result import RunResult
+from velodrome.folders import walk
 from velodrome.job.result import BadResult
 from velodrome.models.recipe import DESCRIPTION, read_description
 from velodrome.run.listing import runs_of
@@ -71,10 +72,17 @@ def check_run(path: Path) -> Checked:
     for name in ("logs", "checkpoints", "tensorboard", "model"):
         if (path / name).exists() and not (path / name).is_dir():
             found.problems.append(f"{name} is not a folder")
-    for half in sorted(path.rglob("*.half")):
-        if found.status != "running":
-            found.problems.append(f"{half.relative_to(path)} was left half written")
+    if found.status != "running":
+        found.problems += _half_written(path)
     return found
+
+
+def _half_written(path: Path) -> list[str]:
+    try:
+        found = [top / name for top, _, names in walk(path) for name in names if name.endswith(files.PARTIAL)]
+    except OSError as error:
+        return [str(error.strerror)]
+    return [f"{half.relative_to(path)} was left half written" for half in sorted(found)]
 
 
 def check_race(path: Path) -> list[Checked]:

@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.folders import walk
 from velodrome.job.job import Target
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations
@@ -177,6 +178,8 @@ def remove_folder(found: Found, store: Path) -> None:
     refuse_running(found)
     aside = found.path.with_name(f".removed-{secrets.token_hex(4)}-{found.name}")
     try:
+        for _ in walk(found.path):  # what cannot be removed stays whole
+            pass
         found.path.rename(aside)
         shutil.rmtree(aside)  # removes links, not their targets
     except OSError as error:
@@ -208,20 +211,22 @@ def form_of(form: str | None, out: Path | None) -> Form:
 
 def files_of(folder: Path, *, checkpoints: bool) -> Iterator[Path]:
     """The plain files of a run or race, in order."""
-    for top, folders, names in os.walk(folder, followlinks=False):
-        folders[:] = sorted(
-            name for name in folders
-            if (checkpoints or name != "checkpoints") and not (Path(top) / name).is_symlink()
+    for top, below, names in walk(folder):
+        below[:] = sorted(
+            name for name in below if (checkpoints or name != "checkpoints") and not (top / name).is_symlink()
         )
         for name in sorted(names):
-            path = Path(top) / name
+            path = top / name
             if name not in _LEFT_OUT and not name.endswith(files.PARTIAL) and path.is_file() and not path.is_symlink():
                 yield path
 
 
 def write_archive(folder: Path, out: Path, form: Form, *, checkpoints: bool = False) -> int:
     """Pack a run or race under its own name and return the number of files."""
-    paths = list(files_of(folder, checkpoints=checkpoints))
+    try:
+        paths = list(files_of(folder, checkpoints=checkpoints))
+    except OSError as error:
+        raise VelodromeError(f"cannot pack {str(folder)!r}: {error.strerror or error}") from error
     _refuse_holes(paths)
     try:
         with files.atomic_path(out, shared=True) as partial:

@@ -30,7 +30,6 @@ from velodrome.job.job import Job
 from velodrome.job.result import Status
 from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
-from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
 
@@ -83,8 +82,9 @@ def _prepare(folder: Path) -> None:
         raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
 
 
-def sentence(event: Event, task: Task) -> str | None:
+def sentence(event: Event, job: Job) -> str | None:
     """An event as a person reads it, or None if it is not worth a line."""
+    task = task_of(job)
     if isinstance(event, PhaseEvent) and event.state == "begin" and event.epoch is None:
         return f"{event.phase} …"
     if isinstance(event, EpochEvent):
@@ -111,7 +111,7 @@ def take(part: Part, line: str) -> None:
         return
     with suppress(OSError), part.events_file.open("a", encoding="utf-8") as stream:  # the disk may be full
         stream.write(line + "\n")
-    if words := sentence(event, task_of(part.plan.job)):
+    if words := sentence(event, part.plan.job):
         _say(f"{part.process.name}: {words}")
 
 

@@ -124,7 +124,7 @@ def _as_requested(plan: Plan) -> dict[str, Any]:
         "schema": SCHEMA_VERSION,
         "run": plan.run,
         "task": task_of(job).name,
-        "consistency": strategy.consistency,
+        "consistency": str(strategy.consistency),
         "batch_of_step": batch_of_step(job, strategy),
         **{name: getattr(job, name) for name in _REQUESTED},
     }

@@ -17,7 +17,7 @@ from typing import IO
 import yaml
 from pydantic import ValidationError
 
-from velodrome import files
+from velodrome import files, folders
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
 from velodrome.events.models import EpochEvent, Event, EventBase
@@ -271,7 +271,7 @@ class Store:
         if status == "unreadable":
             raise BadRequest(f"run {name!r} cannot be resumed: {run.read()[1]}; remove that file to run it to its end")
         try:
-            files.refuse_special(run.path)
+            folders.refuse_special(run.path)
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome.api.runs import locate_run
-from velodrome.run.dry_run import finished_result, job_of_saved_model
+from velodrome.run.saved_model import finished_result, job_of_saved_model
 from velodrome.run.store import RunFolder
 from velodrome.serving.model import is_exported
 from velodrome.web import model_api

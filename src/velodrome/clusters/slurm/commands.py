@@ -56,6 +56,8 @@ class JobState:
     name: str
     reason: str = ""
     nodes: str = ""
+    #: The script that was submitted; empty if Slurm does not say.
+    script: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -132,7 +134,9 @@ def parse_state(text: str) -> JobState:
     """Read a line of `scontrol --oneliner show job`."""
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", text))
     nodes = fields.get("NodeList", "")
-    return JobState(fields.get("JobState", "UNKNOWN"), fields.get("Reason", ""), "" if nodes == "(null)" else nodes)
+    script = re.search(r"\sCommand=(.*?)(?=\s\w+=|$)", text)  # whose path may have blanks
+    return JobState(fields.get("JobState", "UNKNOWN"), fields.get("Reason", ""), "" if nodes == "(null)" else nodes,
+                    script[1].strip() if script else "")
 
 
 def node_names(nodes: str) -> list[str]:

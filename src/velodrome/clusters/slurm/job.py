@@ -28,6 +28,8 @@ from velodrome.job.read import reason_of
 #: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
 MAIL = ".velodrome-slurm"
 _LARGEST = 16 << 20
+#: The script of a job, in the folder of its mail.
+_SCRIPT = "job.sh"
 
 
 class HostRecord(BaseModel):
@@ -56,12 +58,14 @@ class JobRecord(BaseModel):
         files.write_text(folder / RECORD, json.dumps(self.model_dump(), indent=2) + "\n")
 
     def state(self) -> commands.JobState | None:
-        """The state of the job; None if it is over, whatever Slurm still knows of it."""
+        """The state of the job; None if it is over, whatever Slurm still knows of it, or if the job of that number is
+        another one: who sent a run must not choose which job is ended."""
         if not Path(self.mail).is_dir():  # without it, its agents end
             return None
         commands.require_tools()
         state = commands.state_of(self.job)
-        return None if state.is_over else state
+        is_another = state.script and Path(state.script).parts[-2:] != (self.session, _SCRIPT)
+        return None if state.is_over or is_another else state
 
 
 def read_record(folder: Path) -> JobRecord:
@@ -273,9 +277,9 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     python = options.python or sys.executable
     files.write_text(mail / "agent", agent_source().decode())
     files.write_text(mail / "agent.sh", agent_script(options, mail, python, session))
-    files.write_text(mail / "job.sh", batch_script(steps, options, mail))
+    files.write_text(mail / _SCRIPT, batch_script(steps, options, mail))
     try:
-        number = commands.submit(sbatch_options(options, nodes, name, mail / "job.log"), str(mail / "job.sh"))
+        number = commands.submit(sbatch_options(options, nodes, name, mail / "job.log"), str(mail / _SCRIPT))
     except BaseException:
         shutil.rmtree(mail, ignore_errors=True)
         raise
