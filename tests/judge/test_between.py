@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import beside, repeated
+from typed_judge import compare, judge
 from velodrome.errors import BadRequest
-from velodrome.judge.compare import compare
 from velodrome.judge.criteria import Criteria
-from velodrome.judge.judge import judge
 from velodrome.judge.objective import ask
 from velodrome.judge.pairs import between, between_tasks
 from verdict_questions import Runs

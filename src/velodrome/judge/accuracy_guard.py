@@ -123,7 +123,7 @@ def _worst_first(found: Mapping[str, tuple[float, str]]) -> dict[str, str]:
 def _no_better_than_chance(row: Row, scores: Sequence[Score], metric: Metric) -> str | None:
     """Why the accuracy of a row may be that of guessing; None if it is not, or if the classes are not known."""
     guesses = [max(map(sum, table)) / sum(map(sum, table)) for result in row.results
-               if (table := result.get("confusion")) and any(map(sum, table))]
+               if (table := result.confusion) and any(map(sum, table))]
     if not guesses or not metric.fraction:
         return None
     chance, mean, total = fmean(guesses), fmean(score.value for score in scores), min(score.total for score in scores)

@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from velodrome.errors import BadRequest
+from velodrome.job.result import Result
 from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.accuracy_guard import TwoQualities
 from velodrome.judge.advice import Commands
@@ -20,7 +21,7 @@ from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
 from velodrome.judge.judge import Judgement
-from velodrome.judge.measures import QUALITIES, Measure, Result, measures_of
+from velodrome.judge.measures import QUALITIES, Measure, measures_of
 from velodrome.judge.objective import ask
 from velodrome.judge.phrases import Lead, as_sentence, in_list
 from velodrome.judge.question import Candidate, Question
@@ -117,7 +118,7 @@ class Pair:
     def as_json(self) -> dict[str, Any]:
         return {
             "runs": list(self.names),
-            "repetitions": [[result["run"] for result in side] for side in self.results],
+            "repetitions": [[result.run for result in side] for side in self.results],
             "differing": {name: list(values) for name, values in self.differing.items()},
             "measures": [
                 {"name": line.measure.name, "values": list(line.means), "ratio": line.ratio and line.ratio.estimate,
