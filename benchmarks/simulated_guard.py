@@ -7,10 +7,12 @@ Another seed makes a model a little better or worse. The guard looks after every
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
+from velodrome.events.result import TestScore
+from velodrome.job.result import Result
 from velodrome.judge.accuracy_guard import guard
 from velodrome.judge.blocks import FIRST_LOOK, error_of_look
 from velodrome.judge.compare import Row
@@ -40,7 +42,7 @@ class _Row:
     """What the guard reads of a row."""
 
     name: str
-    results: tuple[dict[str, Any], ...]
+    results: tuple[Result, ...]
 
 
 def set_aside_wrongly(world: Guards, seed: int, races: int, last: int) -> int:
@@ -50,14 +52,14 @@ def set_aside_wrongly(world: Guards, seed: int, races: int, last: int) -> int:
     means = np.where(np.arange(world.size) == 0, world.accuracy, world.accuracy - metric.margin)
     for _ in range(races):
         hard = draw.random(world.examples) < HARD
-        runs: list[list[dict[str, Any]]] = [[] for _ in means]
+        runs: list[list[Result]] = [[] for _ in means]
         for repetition in range(1, last + 1):
             for configuration, mean in enumerate(means):
                 chance = 1 - (1 - mean - world.seeds * draw.normal()) / HARD
                 right = ~hard | (draw.random(world.examples) < chance)
-                runs[configuration].append({"seed": repetition, "test": {
-                    "accuracy": float(right.mean()), "total": world.examples, "answers": encode(right),
-                    "fingerprint": "same"}})
+                test = TestScore.model_construct(accuracy=float(right.mean()), total=world.examples,
+                                                 answers=encode(right), fingerprint="same")
+                runs[configuration].append(Result.model_construct(seed=repetition, test=test, history=[]))
             rows = [_Row(f"c{number}", tuple(found)) for number, found in enumerate(runs)]
             if repetition < FIRST_LOOK:
                 continue

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from synthetic_races import repeated, result
+from typed_judge import judge
 from velodrome.judge.criteria import Criteria, Price
-from velodrome.judge.judge import Failure, judge
+from velodrome.judge.judge import Failure
 from velodrome.judge.verdict import Recommendation
 
 Runs = list[dict[str, Any]]

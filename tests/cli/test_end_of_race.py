@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, repeated
+from typed_judge import judge
 from velodrome.api.race import FinishedRace
 from velodrome.cli.race_output import _caveats, show_race
 from velodrome.job.quantities import seconds_of
 from velodrome.judge.advice import Commands
-from velodrome.judge.judge import judge
 
 pytestmark = pytest.mark.unit
 

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from synthetic_races import repeated, result, write_race
+from typed_judge import compare
 from velodrome.cli import console as consoles
 from velodrome.cli.board import Board
 from velodrome.cli.compare import print_comparison
@@ -19,7 +20,6 @@ from velodrome.cli.run_output import print_summary
 from velodrome.cli.tables import SafeConsole, least_width, print_table
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.judge.compare import compare
 
 pytestmark = pytest.mark.unit
 

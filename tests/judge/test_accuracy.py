@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from synthetic_races import repeated
+from typed_judge import as_result
 from velodrome.judge.accuracy import Difference, Score, difference
 from velodrome.judge.pairs import compare_pair
 
@@ -161,6 +162,6 @@ def test_two_runs_are_compared_in_points(correct: tuple[int, int], told: str) ->
         runs = repeated([100.0] * 3, accuracy=count / 359, workers=workers)
         for run in runs:
             run["test"] |= {"correct": count, "total": 359}
-        made.append(runs)
+        made.append(list(map(as_result, runs)))
     sentences = compare_pair(("a", made[0]), ("b", made[1])).sentences()
     assert sentences[0].startswith(told), sentences

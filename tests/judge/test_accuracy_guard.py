@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from synthetic_races import repeated, result
+from typed_judge import compare
 from velodrome.judge.accuracy_guard import Guarded, guard
-from velodrome.judge.compare import compare
 from velodrome.judge.criteria import Criteria, Tolerances
 from velodrome.judge.objective import ask
 from velodrome.tasks.correctness_bits import encode

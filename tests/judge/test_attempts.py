@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
+from typed_judge import compare
 from velodrome.job.job import Target
 from velodrome.judge.attempts import (
     Attempts,
@@ -17,7 +18,6 @@ from velodrome.judge.attempts import (
     pseudo_values,
     times_to,
 )
-from velodrome.judge.compare import compare
 from velodrome.judge.decide import Standing, decide
 
 pytestmark = pytest.mark.unit

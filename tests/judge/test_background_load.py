@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
+from typed_judge import as_result
 from velodrome.judge.conditions import background_load, is_loaded, load_note, slowdown
 from velodrome.judge.measures import BY_NAME
 
@@ -89,5 +90,5 @@ def test_emulated_hosts_share_the_cores_of_one_machine() -> None:
 
 def test_it_is_a_measure_of_a_run_like_the_others() -> None:
     measure = BY_NAME["foreign_cores"]
-    assert measure.read(run(host("a", 0.5), host("b", 0.25), host("c", None))) == 0.75
-    assert measure.read(result()) is None
+    assert measure.read(as_result({**result(), **run(host("a", 0.5), host("b", 0.25), host("c", None))})) == 0.75
+    assert measure.read(as_result(result())) is None

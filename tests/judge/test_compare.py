@@ -12,13 +12,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from synthetic_races import EXAMPLES, beside, repeated, result
+from typed_judge import as_result, compare, judge
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.tables import SafeConsole
 from velodrome.job.job import Target
 from velodrome.judge.columns import best_of, bests_of
-from velodrome.judge.compare import Row, compare, tasks_of
+from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied
-from velodrome.judge.judge import judge
 from velodrome.judge.measures import (
     instance_hours,
     instances,
@@ -110,9 +110,9 @@ def test_no_two_configurations_have_the_same_name() -> None:
 
 def test_time_to_target_ends_with_the_epoch_that_reached_it() -> None:
     made = result(rate=EXAMPLES / 3, accuracy=0.8, epochs=4)
-    assert time_to_target(made, Target.parse("accuracy>=0.5")) == pytest.approx(9.0)
-    assert time_to_target(made, Target.parse("loss<=1.0")) == pytest.approx(6.0)
-    assert time_to_target(made, Target.parse("accuracy>=0.9")) is None
+    assert time_to_target(as_result(made), Target.parse("accuracy>=0.5")) == pytest.approx(9.0)
+    assert time_to_target(as_result(made), Target.parse("loss<=1.0")) == pytest.approx(6.0)
+    assert time_to_target(as_result(made), Target.parse("accuracy>=0.9")) is None
     rows = compare([made, result(rate=EXAMPLES / 3, accuracy=0.4, seed=2)], Target.parse("accuracy>=0.5"))
     assert (rows[0].reached, rows[0].runs) == (1, 2)
     assert best_of(rows, "time_to_target") is None
@@ -120,9 +120,9 @@ def test_time_to_target_ends_with_the_epoch_that_reached_it() -> None:
 
 def test_batches_by_the_theses_formula_count_all_of_training() -> None:
     made = result(rate=100.0, batch_size=50, epochs=3)
-    assert thesis_rate(made) is None
+    assert thesis_rate(as_result(made)) is None
     made["examples_trained"] = 3 * EXAMPLES
-    assert thesis_rate(made) == pytest.approx(3 * EXAMPLES * 1 / (50 * made["seconds"]["train"]))
+    assert thesis_rate(as_result(made)) == pytest.approx(3 * EXAMPLES * 1 / (50 * made["seconds"]["train"]))
 
 
 def test_network_counts_a_host_once_and_cpu_every_process() -> None:
@@ -134,10 +134,11 @@ def test_network_counts_a_host_once_and_cpu_every_process() -> None:
 
 def test_cost_is_for_processes_or_hosts_and_the_whole_run_or_until_the_target() -> None:
     made = result(workers=4, hosts=2, rate=EXAMPLES / 3, accuracy=0.8)
-    assert (instances(made, "process"), instances(made, "host")) == (4, 2)
-    assert instance_hours(made, None, "process") == pytest.approx(4 * made["seconds"]["total"] / 3600)
-    assert instance_hours(made, Target.parse("accuracy>=0.4"), "host") == pytest.approx(2 * (2.0 + 2 * 3.1) / 3600)
-    assert instance_hours(made, Target.parse("accuracy>=0.9"), "host") is None
+    read = as_result(made)
+    assert (instances(read, "process"), instances(read, "host")) == (4, 2)
+    assert instance_hours(read, None, "process") == pytest.approx(4 * made["seconds"]["total"] / 3600)
+    assert instance_hours(read, Target.parse("accuracy>=0.4"), "host") == pytest.approx(2 * (2.0 + 2 * 3.1) / 3600)
+    assert instance_hours(read, Target.parse("accuracy>=0.9"), "host") is None
 
 
 def test_staleness_shares_and_perplexity_are_shown_where_there_are_any() -> None:
@@ -307,16 +308,16 @@ def test_what_follows_from_the_strategy_is_not_said_again() -> None:
 def test_what_is_sent_in_a_step_counts_every_host_once() -> None:
     run = result(workers=4, hosts=2, epochs=2, batch_size=100)
     assert run["steps"] == 24
-    assert step_bytes(run) == 2 * (3 * 2**20 + 2**21) / 24
-    assert step_bytes({**run, "steps": 0}) is None
-    assert step_bytes({**run, "nodes": []}) is None
+    assert step_bytes(as_result(run)) == 2 * (3 * 2**20 + 2**21) / 24
+    assert step_bytes(as_result({**run, "steps": 0})) is None
+    assert step_bytes(as_result({**run, "nodes": []})) is None
 
 
 def test_the_largest_process_is_the_one_that_had_most_memory_at_any_time() -> None:
     run = result(workers=2)
     run["nodes"][1] = {**run["nodes"][1], "memory_bytes": {"mean": 5.0, "min": 5, "max": 2**31}}
-    assert largest_process(run) == 2**31
-    assert largest_process({**run, "nodes": []}) is None
+    assert largest_process(as_result(run)) == 2**31
+    assert largest_process(as_result({**run, "nodes": []})) is None
 
 
 def of_script(arguments: str, workers: int = 1, *, history: bool = False, rate: float | None = None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from synthetic_races import BEGAN, repeated, write_race
-from velodrome.judge.compare import compare, tasks_of
+from typed_judge import compare
+from velodrome.judge.compare import tasks_of
 from velodrome.judge.conditions import change_note, data_note, differences, labelled, newest
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated, result
+from typed_judge import compare
 from velodrome.catalog.registry import strategy_of
 from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, resolve
 from velodrome.judge.caveats import crash_note, crashes, update_size, updates_note
-from velodrome.judge.compare import Row, compare
+from velodrome.judge.compare import Row
 
 pytestmark = pytest.mark.unit
 
 
 def row(**fields: Any) -> Row:
-    return compare([result(**fields)])[0]
+    return compare([{name: value for name, value in result(**fields).items() if value is not None}])[0]
 
 
 @pytest.mark.parametrize("scope", ["global", "per-worker"])

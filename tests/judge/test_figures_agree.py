@@ -7,9 +7,9 @@ import re
 import pytest
 
 from synthetic_races import repeated, result
+from typed_judge import compare
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.tables import SafeConsole
-from velodrome.judge.compare import compare
 from velodrome.judge.verdict import Recommendation
 from verdict_questions import Runs, answer, ddp, single
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from synthetic_races import result
+from typed_judge import as_result
 from velodrome.judge.measures import Result
 from velodrome.judge.pairs import compare_pair
 
@@ -21,7 +22,7 @@ def _noisy(generator: np.random.Generator, seed: int) -> Result:
     throughput["examples_per_second"] = 1000 * np.exp(generator.normal(0, 0.05))
     for name in ("train", "total"):
         seconds[name] = 10 * np.exp(generator.normal(0, 0.05))
-    return {**made, "throughput": throughput, "seconds": seconds}
+    return as_result({**made, "throughput": throughput, "seconds": seconds})
 
 
 def test_equal_configurations_are_seldom_said_to_differ_in_any_measure() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import beside, repeated, result
-from velodrome.judge.compare import compare
+from typed_judge import compare
 from velodrome.judge.plausibility import implausible, is_too_good, late_note, suspects
 from velodrome.judge.statistics import Ratio
 from verdict_questions import answer as verdict

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated, result
-from velodrome.judge.compare import compare
+from typed_judge import compare, judge
 from velodrome.judge.criteria import OBJECTIVES, Criteria
-from velodrome.judge.judge import Failure, judge
+from velodrome.judge.judge import Failure
 from velodrome.judge.verdict import Recommendation
 
 pytestmark = pytest.mark.unit

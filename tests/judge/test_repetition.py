@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated, result
+from typed_judge import as_result, compare, crashed_always
 from velodrome.judge.blocks import blocks_of
-from velodrome.judge.compare import Row, compare, crashed_always
+from velodrome.judge.compare import Row
 from velodrome.judge.measures import THROUGHPUT
 
 pytestmark = pytest.mark.unit
@@ -36,17 +37,18 @@ def test_a_failure_is_in_the_block_in_which_it_was_run_again() -> None:
 
 
 def test_configurations_with_seeds_of_their_own_are_paired_in_order() -> None:
-    first = [result("single", seed=seed) for seed in (3, 1, 2)]
-    second = [result("ddp", 2, seed=seed) for seed in (11, 12, 13)]
+    first = [as_result(result("single", seed=seed)) for seed in (3, 1, 2)]
+    second = [as_result(result("ddp", 2, seed=seed)) for seed in (11, 12, 13)]
     assert blocks_of({"first": first, "second": second}, {}) == {
         "first": ((2, 0), (0, 0), (1, 0)), "second": ((0, 0), (1, 0), (2, 0)),
     }
 
 
 def test_runs_without_a_seed_and_runs_that_share_one_are_counted() -> None:
-    older = [{key: value for key, value in result().items() if key != "seed"} for _ in range(2)]
+    older = [as_result({key: value for key, value in result().items() if key != "seed"}) for _ in range(2)]
     assert blocks_of({"older": older}, {}) == {"older": ((0, 0), (0, 1))}
-    assert blocks_of({"twice": [result(seed=2), result(seed=2)]}, {}) == {"twice": ((2, 0), (2, 1))}
+    twice = [as_result(result(seed=2)) for _ in range(2)]
+    assert blocks_of({"twice": twice}, {}) == {"twice": ((2, 0), (2, 1))}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated
-from velodrome.judge.compare import compare
+from typed_judge import compare
 from velodrome.judge.plausibility import straggler_note, stragglers
 from verdict_questions import answer as verdict
 

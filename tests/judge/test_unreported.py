@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
+from typed_judge import compare
 from velodrome.cli.compare import print_comparison
 from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import Pace, Warmup
 from velodrome.judge.caveats import unreported_note
-from velodrome.judge.compare import Row, compare
+from velodrome.judge.compare import Row
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.objective import ask
 from velodrome.run.state import pace_of_all

@@ -14,6 +14,7 @@ import pytest
 
 from racing import here
 from synthetic_races import result, typed
+from typed_judge import compare
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job, Target
 from velodrome.job.names import expand
@@ -21,7 +22,6 @@ from velodrome.job.race import Race, parse_race
 from velodrome.job.result import Result
 from velodrome.judge.attempts import limits
 from velodrome.judge.budget import Ending
-from velodrome.judge.compare import compare
 from velodrome.judge.criteria import criteria_of
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled

@@ -16,13 +16,14 @@ import pytest
 
 from racing import Noted, here, run_race
 from synthetic_races import beside, result, typed
+from typed_judge import judge
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
 from velodrome.job.result import Result
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import Criteria, criteria_of
-from velodrome.judge.judge import Dropped, judge
+from velodrome.judge.judge import Dropped
 from velodrome.judge.phrases import as_option
 from velodrome.races import limits
 from velodrome.races import runs as race_runs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result
-from velodrome.judge.compare import compare
+from typed_judge import as_result, compare
 from velodrome.reporting.confusion import MOST_CLASSES, confusion
 
 pytestmark = pytest.mark.unit
@@ -43,7 +43,7 @@ def test_classes_without_names_are_numbered() -> None:
     None, [], [[1]], [[1, 2], [3]], [["a", "b"], ["c", "d"]], {"a": 1}, [[1] * (MOST_CLASSES + 1)] * (MOST_CLASSES + 1),
 ])
 def test_what_cannot_be_drawn_is_left_out(table: Any) -> None:
-    assert confusion(compare([result(confusion=table)])) is None
+    assert confusion(compare([as_result(result()).model_copy(update={"confusion": table})])) is None
 
 
 def test_the_caption_says_what_is_not_drawn() -> None:

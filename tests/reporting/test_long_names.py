@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from synthetic_races import result
-from velodrome.judge.compare import Row, compare
+from typed_judge import compare
+from velodrome.judge.compare import Row
 from velodrome.reporting.confusion import confusion
 from velodrome.reporting.curves import over_workers
 from velodrome.reporting.figures import Looks, Picture, to_svg

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated
-from velodrome.judge.compare import compare
+from typed_judge import compare
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.objective import ask
 from velodrome.reporting.tables import pairwise_table

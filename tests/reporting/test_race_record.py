@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
+from typed_judge import compare, judge
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import parse_stored, to_event
-from velodrome.judge.compare import compare
-from velodrome.judge.judge import judge
 from velodrome.reporting.load import load_race
 from velodrome.reporting.series import Span, merged, run_series, totals
 

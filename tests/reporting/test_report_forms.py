@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from synthetic_races import Written, repeated, result, thousand_runs, write_race
+from typed_judge import compare
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.judge.compare import compare
 from velodrome.judge.criteria import Criteria
 from velodrome.reporting.curves import over_epochs, over_time, rest_of
 from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report

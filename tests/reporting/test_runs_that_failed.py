@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import repeated, result
+from typed_judge import compare
 from velodrome.job.job import Target
-from velodrome.judge.compare import compare
 from velodrome.reporting.tables import Cell, Table, results_table
 
 pytestmark = pytest.mark.unit

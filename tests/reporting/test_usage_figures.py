@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import result
+from typed_judge import compare
 from velodrome.events.lines import make_event
-from velodrome.judge.compare import compare
 from velodrome.reporting import usage
 from velodrome.reporting.figures import COLOURS
 from velodrome.reporting.series import run_series

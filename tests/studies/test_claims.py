@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from synthetic_races import beside, result
+from typed_judge import compare
 from velodrome.clusters import environments, preflight
-from velodrome.judge.compare import Row, compare
+from velodrome.judge.compare import Row
 from velodrome.studies import plan as planning
 from velodrome.studies.load import study_named
 from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, compare_figures, findings

@@ -213,6 +213,7 @@ def export(
         if result is None:
             skipped.append(folder.name)
         else:
-            results.append({**result, "run": folder.name, "examples_trained": examples_trained(folder)})
+            results.append(result.model_copy(
+                update={"run": folder.name, "examples_trained": examples_trained(folder)}))
     files.write_text(target, table(results), shared=True)
     return {**written, "rows": len(results), "skipped": skipped}

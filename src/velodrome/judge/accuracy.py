@@ -6,11 +6,12 @@ Pure functions on scores of runs. Accuracies are fractions here; sentences show 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, variance
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from velodrome.job.result import Result
 from velodrome.judge.measures import usable
 from velodrome.judge.statistics import CONFIDENCE, t_quantile
 
@@ -216,48 +217,45 @@ def _freedom_of(quantile: float, least: float) -> float:
     return max(least, min(_MANY, float(stdtridf(0.975, quantile))))
 
 
-def has_one_seed(results: Sequence[Mapping[str, Any]]) -> bool:
+def has_one_seed(results: Sequence[Result]) -> bool:
     """Whether all runs of a script reported the same figures whatever seed they were given: they are one training."""
     figures = [_figures(result) for result in results]
-    if not figures or not figures[0] or len({result.get("seed") for result in results}) < 2:
+    if not figures or not figures[0] or len({result.seed for result in results}) < 2:
         return False
-    return all(result.get("script") for result in results) and all(
+    return all(result.script for result in results) and all(
         one.keys() == figures[0].keys()
         and all(math.isclose(value, figures[0][name], rel_tol=_SAME_FIGURE) for name, value in one.items())
         for one in figures[1:]
     )
 
 
-def _figures(result: Mapping[str, Any]) -> dict[tuple[int, str], float]:
+def _figures(result: Result) -> dict[tuple[int, str], float]:
     """What a run reported of how good its model is, after each epoch and at its end; no times."""
-    parts = [result.get("test") or {}, *(result.get("history") or ())]
-    return {(place, name): float(value) for place, part in enumerate(parts) for name, value in part.items()
+    parts = [*([result.test] if result.test else []), *result.history]
+    return {(place, name): float(value) for place, part in enumerate(parts) for name, value in part.model_dump().items()
             if name not in _NO_FIGURES and usable(value)}
 
 
-def scores_of(results: Sequence[Mapping[str, Any]], metric: str, fraction: bool) -> list[Score]:
+def scores_of(results: Sequence[Result], metric: str, fraction: bool) -> list[Score]:
     """The scores of runs that report the metric, read from their results; runs of one training have one seed."""
-    found = []
-    if has_one_seed(results):
-        results = [dict(result, seed=results[0].get("seed")) for result in results]
+    scores = []
+    one_seed = has_one_seed(results)
     for place, result in enumerate(results):
-        test = result.get("test") or {}
-        value = test.get(metric)
-        if usable(value):
-            seed = result.get("seed")
-            seed = seed if isinstance(seed, int) else -1 - place
-            counted = test.get("total")
-            # A script may call something accuracy that is no fraction of its examples, such as per cent.
-            share = fraction and 0 <= value <= 1
-            total = counted if share and isinstance(counted, int) and 0 < counted < 1 << 53 else 0
-            correct = _correct(test.get("answers"), total)
-            found.append(Score(seed, float(value), total, correct, str(test.get("fingerprint") or "")))
-    return found
+        test = result.test
+        if test is None or not usable(value := test.value(metric)):
+            continue
+        seed = results[0].seed if one_seed else result.seed
+        # A script may call something accuracy that is no fraction of its examples, such as per cent.
+        share = fraction and 0 <= value <= 1
+        total = test.total if share and test.total is not None and test.total < 1 << 53 else 0
+        scores.append(Score(-1 - place if seed is None else seed, float(value), total, _correct(test.answers, total),
+                            test.fingerprint or ""))
+    return scores
 
 
-def _correct(answers: Any, total: int) -> Correct | None:
+def _correct(answers: str | None, total: int) -> Correct | None:
     """The recorded answers; None for runs of versions that did not record them, and for damaged ones."""
-    if not isinstance(answers, str) or not total:
+    if answers is None or not total:
         return None
     import numpy as np
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.job.job import Target
-from velodrome.job.result import ended_early
+from velodrome.job.result import Result, ended_early
 from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed, tasks_of
 from velodrome.judge.decide import Contest
-from velodrome.judge.measures import Result, instance_hours, instances, time_to_target
+from velodrome.judge.measures import instance_hours, instances, time_to_target
 
 Counts = NDArray[np.int_]
 #: The least number of successes that is divided by when a run is left out.
@@ -95,9 +95,8 @@ def times_to(row: Row, target: Target) -> Attempts:
 
     def lost(result: Result) -> float:
         if ended_early(result):
-            return float(sum(entry["seconds"] for entry in result["history"]))
-        seconds = result.get("seconds") or {}
-        return float(seconds.get("total" if has_crashed(result) else "train") or 0.0)
+            return sum(row.seconds for row in result.history)
+        return (result.seconds.total if has_crashed(result) else result.seconds.train) or 0.0
 
     return attempts_of(row, lambda result: time_to_target(result, target), lost)
 
@@ -110,8 +109,7 @@ def prices_of(row: Row, target: Target | None, per: Literal["process", "host"], 
         return None if hours is None else factor * hours
 
     def lost(result: Result) -> float:
-        seconds = (result.get("seconds") or {}).get("total") or 0.0
-        return factor * instances(result, per) * float(seconds) / 3600
+        return factor * instances(result, per) * result.seconds.total / 3600
 
     return attempts_of(row, cost, lost)
 
@@ -255,6 +253,6 @@ def _of_task(rows: Sequence[Row], target: Target) -> list[Limit]:
     best = min(steady, key=lambda name: steady[name])
     seconds = FACTOR * steady[best]
     return [
-        Limit(seconds, best, steady[best], target, frozenset(str(result["run"]) for result in row.results))
+        Limit(seconds, best, steady[best], target, frozenset(result.run for result in row.results))
         for row in rows if all(time is None or time > seconds for time in times[row.name])
     ]

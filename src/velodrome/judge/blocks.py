@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, fdtrc, polygamma, stdtrit
 
+from velodrome.job.result import Result
 from velodrome.judge.statistics import CONFIDENCE, Ratio, t_quantile
 
 Array = NDArray[np.float64]
@@ -80,14 +80,13 @@ def _median(values: Array, axis: int) -> Array:
 Block = tuple[int, int]
 
 
-def seed_of(result: Mapping[str, Any]) -> int:
+def seed_of(result: Result) -> int:
     """The seed of a run; 0 where an older result has none."""
-    job = result.get("job") or {}
-    return int(result.get("seed") or job.get("seed") or 0)
+    return result.seed or (result.job.seed if result.job else 0)
 
 
 def blocks_of(
-    finished: Mapping[str, Sequence[Mapping[str, Any]]], failures: Mapping[str, Sequence[Mapping[str, Any]]]
+    finished: Mapping[str, Sequence[Result]], failures: Mapping[str, Sequence[Result]]
 ) -> dict[str, tuple[Block, ...]]:
     """The blocks of the finished runs of every configuration, then those of its failures, in the order given.
 
@@ -102,7 +101,7 @@ def blocks_of(
     return {key: tuple(ranks[key][block] for block in found) for key, found in places.items()}
 
 
-def _places(results: Sequence[Mapping[str, Any]]) -> list[Block]:
+def _places(results: Sequence[Result]) -> list[Block]:
     seeds = [seed_of(result) for result in results]
     return [(seed, seeds[:place].count(seed)) for place, seed in enumerate(seeds)]
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from velodrome.catalog.registry import SINGLE
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
-from velodrome.job.result import ended_early
+from velodrome.job.result import Result, ended_early
 from velodrome.job.script import is_length, options_of
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.compare import Row
@@ -319,5 +319,5 @@ def saving(rows: Sequence[Row]) -> Saving:
     )
 
 
-def _seconds(result: Mapping[str, Any]) -> float:
-    return float(result["seconds"].get("total") or 0.0)
+def _seconds(result: Result) -> float:
+    return result.seconds.total

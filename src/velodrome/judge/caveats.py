@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from velodrome.catalog.exchange import ASYNCHRONOUS
+from velodrome.job.result import Result
 from velodrome.job.script import fields_in
 from velodrome.judge.attempts import cost_of_unseen
 from velodrome.judge.choice import Choice
@@ -23,9 +24,9 @@ from velodrome.judge.question import Candidate, Question
 def update_size(row: Row) -> int:
     """Examples behind one update of the weights: of all workers if they are synchronous, else of one."""
     result = row.results[0]
-    if recorded := result.get("batch_of_step"):
+    if recorded := result.batch_of_step:
         return int(recorded)
-    by_itself = (result.get("consistency") or ("asp" if row.servers else "bsp")).partition(":")[0] in ASYNCHRONOUS
+    by_itself = (result.consistency or ("asp" if row.servers else "bsp")).partition(":")[0] in ASYNCHRONOUS
     per_worker = row.configuration.fields.get("batch_scope", "per-worker" if by_itself else "global") == "per-worker"
     if by_itself:
         return row.batch_size if per_worker else max(1, row.batch_size // row.workers)
@@ -87,12 +88,15 @@ _UNTESTED = "figures of a test set"
 PRINTED = "; of what it printed, "
 
 
-def untested(result: Mapping[str, Any]) -> str:
-    """What follows from a script that reported no figures of a test set."""
-    history = [dict(epoch) for epoch in result.get("history") or ()]
+def untested(history: Iterable[Mapping[str, Any]]) -> str:
+    """What follows from a script that reported no figures of a test set, by the rows of its epochs."""
     validated = any(name.startswith("validation_") and epoch[name] is not None for epoch in history for name in epoch)
     known = "known on validation data only" if validated else "unknown"
     return f"{_UNTESTED}: the quality of the model is {known}"
+
+
+def _untested_of(result: Result) -> str:
+    return untested([epoch.model_dump() for epoch in result.history])
 
 
 def _pattern(sentence: str) -> str:
@@ -107,8 +111,8 @@ def unreported_note(rows: Sequence[Row]) -> str:
     for row in rows:
         for sentence in dict.fromkeys(
             # Results of earlier versions have a sentence that did not ask for validation.
-            f"{untested(result)}{_pattern(one)}" if one.startswith(_UNTESTED) else one
-            for result in row.results for one in result.get("not_reported") or ()
+            _untested_of(result) + _pattern(one) if one.startswith(_UNTESTED) else one
+            for result in row.results for one in result.not_reported or ()
         ):
             lacking.setdefault(sentence, []).append(row.name)
     found = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from velodrome.catalog.registry import known_strategy
 from velodrome.job.job import Target
-from velodrome.job.result import ended_early
+from velodrome.job.result import Result, ended_early
 from velodrome.judge.blocks import Block, blocks_of, paired_ratios
 from velodrome.judge.configuration import (
     TASK,
@@ -28,7 +28,6 @@ from velodrome.judge.measures import (
     THROUGHPUT,
     TIME_TO_TARGET,
     Measure,
-    Result,
     measures_of,
     own_qualities,
     time_to_target,
@@ -122,7 +121,7 @@ class Row:
 
     @property
     def processes(self) -> int:
-        return max(1, len(self.results[0].get("nodes", ())))
+        return max(1, len(self.results[0].nodes))
 
     @property
     def efficiency(self) -> Ratio | None:
@@ -170,8 +169,8 @@ class Row:
 
 def is_whole(result: Result) -> bool:
     """Whether a run finished with everything that a comparison needs; a script is compared by what it reported."""
-    measured = bool(result.get("test")) and bool(THROUGHPUT.read(result))
-    return result["status"] == "finished" and (measured or result.get("script") is not None)
+    measured = result.test is not None and bool(THROUGHPUT.read(result))
+    return result.status == "finished" and (measured or result.script is not None)
 
 
 #: Causes of a failure that have nothing to do with the configuration.
@@ -180,9 +179,7 @@ _NOT_ITS_FAULT = frozenset({"interrupt", "controller", "disk", "request", "colle
 
 def has_crashed(result: Result) -> bool:
     """Whether a run failed because of what it ran, and not because somebody ended it or the disk was full."""
-    if result["status"] != "failed":
-        return False
-    return (result.get("error") or {}).get("cause") not in _NOT_ITS_FAULT
+    return result.status == "failed" and (result.error is None or result.error.cause not in _NOT_ITS_FAULT)
 
 
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:
@@ -193,7 +190,7 @@ def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spre
             found[measure.name] = Spread(tuple(values), measure.resolution(results[0]), measure.geometric)
     times = []
     for result in results:
-        wanted = target or (Target.parse(result["target"]) if result.get("target") else None)
+        wanted = target or (Target.parse(result.target) if result.target else None)
         if wanted and (seconds := time_to_target(result, wanted)) is not None:
             times.append(seconds)
     if times:
@@ -212,7 +209,7 @@ def _grouped(
         configuration = Configuration.of(result)
         if is_whole(result):
             finished.setdefault(configuration.key, []).append(result)
-        elif result["status"] != "running":
+        elif result.status != "running":
             failures.setdefault(configuration.key, []).append(result)
         else:
             continue
@@ -301,7 +298,7 @@ def _decides(measure: Measure, row: Row) -> bool:
     """Whether it says how good a row's models are: a task may report others beside the metric that decides."""
     if measure.name not in row.spreads:
         return False
-    named = row.results[0].get("task")  # results of earlier versions do not name it
+    named = row.results[0].task  # results of earlier versions do not name it
     return not named or task_of_result(row.results[0]).metric.name == measure.name
 
 

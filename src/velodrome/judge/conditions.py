@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from velodrome.job.result import Result as TypedResult
-from velodrome.judge.measures import Result
+
+#: The fields of a result, which a page or terminal may have without the whole of it.
+Result = Mapping[str, Any]
 
 R = TypeVar("R", bound=Mapping[str, Any])
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from velodrome.job.job import Target
-from velodrome.job.result import ended_early
+from velodrome.job.result import Result, ended_early
 from velodrome.judge.advice import Commands
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
@@ -21,7 +21,6 @@ from velodrome.judge.compare import Row, compare, crashed_always, tasks_of
 from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.decide import Drop, Outcome
-from velodrome.judge.measures import Result
 from velodrome.judge.objective import accurate_enough, ask
 from velodrome.judge.phrases import Lead, times
 from velodrome.judge.question import Question
@@ -194,7 +193,7 @@ class TaskJudgement:
             return reason
         if self.criteria.goal is None:
             return f"which did not measure what {self.criteria.chosen} needs"
-        longest = max(len(result.get("history") or ()) for result in row.results)
+        longest = max(len(result.history) for result in row.results)
         if row.reached or longest < (self.criteria.grace or 0) or not _too_slow(row, self.rows):
             return ""
         return f"did not reach {self.criteria.goal} in any of its {tries(row)} runs"
@@ -260,7 +259,7 @@ def judge(
 
 
 def _runs(row: Row) -> frozenset[str]:
-    return frozenset(str(result["run"]) for result in row.results)
+    return frozenset(result.run for result in row.results)
 
 
 def tries(row: Row) -> int:
@@ -283,7 +282,7 @@ def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
 
 def _least_seconds(row: Row) -> float:
     ended = [result for result in row.failures if ended_early(result)]
-    return float(min(sum(entry["seconds"] for entry in result["history"]) for result in (*row.results, *ended)))
+    return min(sum(epoch.seconds for epoch in result.history) for result in (*row.results, *ended))
 
 
 def _per_success(row: Row) -> float | None:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeGuard
 
 from velodrome.catalog.models import is_own
+from velodrome.events.fields import Network
+from velodrome.events.result import Node
 from velodrome.job.job import Target
+from velodrome.job.result import Result
 from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import Script, deciding_metrics, task_of_result
 
-Result = Mapping[str, Any]
 #: Where configurations are compared: the three tables of a report, and the one of a terminal.
 View = Literal["results", "times", "resources", "terminal"]
 MIB = 2.0**20
@@ -44,7 +46,7 @@ class Measure:
 
     def resolution(self, result: Result) -> float:
         """The smallest difference that two values can have; 0 for a continuous quantity."""
-        total = (result.get("test") or {}).get("total") if self.metric and self.metric.fraction else None
+        total = result.test.total if result.test and self.metric and self.metric.fraction else None
         return 1 / total if total else 0.0
 
     def text(self, value: float) -> str:
@@ -60,34 +62,41 @@ def usable(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and abs(value) <= _LARGEST
 
 
+def _number(value: float | None) -> float | None:
+    return value if usable(value) else None
+
+
 def _at(*path: str) -> Callable[[Result], float | None]:
+    """Read a number of a result, or of a part of it that may be missing."""
+
     def read(result: Result) -> float | None:
         value: Any = result
         for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value if usable(value) else None
+            value = getattr(value, name, None)
+        return _number(value)
 
     return read
 
 
-def _node_sum(measure: str) -> Callable[[Result], float | None]:
-    def read(result: Result) -> float | None:
-        means = [mean for node in result.get("nodes", ()) if (mean := _at(measure, "mean")(node)) is not None]
+def _test(metric: str) -> Callable[[Result], float | None]:
+    return lambda result: None if result.test is None else _number(result.test.value(metric))
+
+
+def _node_sum(read: Callable[[Node], float | None]) -> Callable[[Result], float | None]:
+    def total(result: Result) -> float | None:
+        means = [mean for node in result.nodes if (mean := read(node)) is not None]
         return sum(means) if means else None
 
-    return read
+    return total
 
 
-def _host_sum(*directions: str) -> Callable[[Result], float | None]:
+def _host_sum(count: Callable[[Network], int]) -> Callable[[Result], float | None]:
     """Bytes of every host once: the processes of one host all see the same counters."""
 
     def read(result: Result) -> float | None:
         hosts: dict[str, float] = {}
-        for node in result.get("nodes", ()):
-            counted = node.get("network_bytes")
-            if counted:
-                amount = sum(counted.get(direction, 0) for direction in directions)
-                hosts[node.get("host", "")] = max(amount, hosts.get(node.get("host", ""), 0.0))
+        for node in result.nodes:
+            hosts[node.host] = max(count(node.network_bytes), hosts.get(node.host, 0.0))
         return sum(hosts.values()) if hosts else None
 
     return read
@@ -95,19 +104,29 @@ def _host_sum(*directions: str) -> Callable[[Result], float | None]:
 
 def largest_process(result: Result) -> float | None:
     """The most memory that one process had at any time: what a host for it needs."""
-    found = [most for node in result.get("nodes", ()) if (most := _at("memory_bytes", "max")(node)) is not None]
-    return max(found, default=None)
+    return max((most for node in result.nodes if (most := node.memory_bytes.max) is not None), default=None)
+
+
+def _over_network(network: Network) -> int:
+    return network.inbound + network.out
+
+
+def _within(network: Network) -> int:
+    return network.loopback
+
+
+_SENT = _host_sum(lambda network: network.out + network.loopback)
 
 
 def step_bytes(result: Result) -> float | None:
     """Bytes that all hosts sent, over the network and within themselves, for each training step."""
-    sent, steps = _host_sum("out", "loopback")(result), result.get("steps")
-    return sent / steps if sent is not None and steps else None
+    sent = _SENT(result)
+    return sent / result.steps if sent is not None and result.steps else None
 
 
 def foreign_cores(result: Result) -> float | None:
     """Cores that other programs used during the run, over all hosts; None if it was not measured."""
-    used = [value for host in result.get("hosts") or () if (value := _at("cpu", "foreign")(host)) is not None]
+    used = [host.cpu.foreign for host in result.hosts if host.cpu is not None]
     return sum(used) if used else None
 
 
@@ -118,17 +137,17 @@ def thesis_rate(result: Result) -> float | None:
     each sees all data; where data is divided among them it is the examples they shared. Both are the counted examples,
     so one formula serves.
     """
-    examples, seconds = result.get("examples_trained"), _at("seconds", "train")(result)
-    if not examples or not seconds or not result.get("batch_size"):
+    examples, seconds = result.examples_trained, result.seconds.train
+    if not examples or not seconds or not result.batch_size:
         return None
-    examples_per_row = task_of_result(result).examples_per_row(result.get("job") or {})
-    return float(examples / (result["batch_size"] * examples_per_row * seconds))
+    examples_per_row = task_of_result(result).examples_per_row(result.job_as_written or {})
+    return examples / (result.batch_size * examples_per_row * seconds)
 
 
 def reached_epoch(result: Result, target: Target) -> int | None:
     """How many epochs it took to reach the target on validation; None if it did not."""
-    for number, entry in enumerate(result.get("history", ()), start=1):
-        if target.reached({target.metric: entry.get(f"validation_{target.metric}")}):
+    for number, row in enumerate(result.history, start=1):
+        if target.reached({target.metric: row.value(f"validation_{target.metric}")}):
             return number
     return None
 
@@ -136,32 +155,29 @@ def reached_epoch(result: Result, target: Target) -> int | None:
 def time_to_target(result: Result, target: Target) -> float | None:
     """Training seconds until the end of the epoch that reached the target: nothing is interpolated."""
     epochs = reached_epoch(result, target)
-    return None if epochs is None else float(sum(entry["seconds"] for entry in result["history"][:epochs]))
+    return None if epochs is None else sum(row.seconds for row in result.history[:epochs])
 
 
 def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
     """The number of instances to pay for: processes, or hosts."""
-    nodes = result.get("nodes", ())
-    return max(1, len({node.get("host") for node in nodes} if per == "host" else nodes))
+    return max(1, len({node.host for node in result.nodes} if per == "host" else result.nodes))
 
 
 def instance_hours(result: Result, target: Target | None, per: Literal["process", "host"]) -> float | None:
     """Instances × hours of the whole run; with a target, until the end of the epoch that reached it."""
-    seconds = result["seconds"].get("total")
+    seconds = result.seconds.total
     if target is not None:
         epochs = reached_epoch(result, target)
         if epochs is None:
             return None
-        seconds = result["seconds"]["startup"] + sum(
-            entry["seconds"] + entry.get("evaluate_seconds", 0.0) for entry in result["history"][:epochs]
-        )
-    return None if not seconds else instances(result, per) * float(seconds) / 3600
+        seconds = result.seconds.startup + sum(row.seconds + row.evaluate_seconds for row in result.history[:epochs])
+    return None if not seconds else instances(result, per) * seconds / 3600
 
 
 
 def _of_metric(metric: Metric) -> Measure:
     return Measure(
-        metric.name, f"test {metric.name}", "", metric.form, _at("test", metric.name), metric.better, metric=metric,
+        metric.name, f"test {metric.name}", "", metric.form, _test(metric.name), metric.better, metric=metric,
         shown={"results": 0, "terminal": 0},
     )
 
@@ -190,14 +206,14 @@ MEASURES: tuple[Measure, ...] = (
             shown={"times": 4}),
     Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more",
             shown={"times": 5}),
-    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum("cpu_percent"),
+    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum(lambda node: node.cpu_percent.mean),
             shown={"resources": 0, "terminal": 8}),
     Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less", shown={"resources": 1}),
-    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum("memory_bytes"), "less", MIB,
+    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum(lambda node: node.memory_bytes.mean), "less", MIB,
             shown={"resources": 2, "terminal": 9}),
     Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB, shown={"resources": 3}),
-    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum("in", "out"), "less", MIB, shown={"resources": 4}),
-    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum("loopback"), "less", MIB, shown={"resources": 5}),
+    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum(_over_network), "less", MIB, shown={"resources": 4}),
+    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum(_within), "less", MIB, shown={"resources": 5}),
     Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB, shown={"resources": 6}),
     Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less",
             shown={"times": 6}),
@@ -214,7 +230,7 @@ def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
     """How good the models of users' own tasks and scripts are: the metric that decides in each."""
     found = {}
     for result in results:
-        own = is_own(str(result.get("task") or "")) or result.get("task") == Script.name
+        own = is_own(result.task or "") or result.task == Script.name
         metric = task_of_result(result).metric if own else None
         if metric is not None and metric.name not in BY_NAME:
             found[metric.name] = metric

@@ -41,8 +41,8 @@ def _best_seen(rows: Sequence[Row], target: Target) -> str:
     pick = max if target.comparison == ">=" else min
     seen = [
         (value, row.name)
-        for row in rows for result in row.results for entry in result.get("history", ())
-        if (value := entry.get(f"validation_{target.metric}")) is not None
+        for row in rows for result in row.results for entry in result.history
+        if (value := entry.value(f"validation_{target.metric}")) is not None
     ]
     if not seen:
         return f"no run has a validation {target.metric}"

@@ -13,11 +13,12 @@ from statistics import median
 
 import numpy as np
 
+from velodrome.job.result import Result
 from velodrome.job.script import divided_batch
 from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import slowdown
-from velodrome.judge.measures import THROUGHPUT, Result
+from velodrome.judge.measures import THROUGHPUT
 from velodrome.judge.phrases import in_list
 from velodrome.judge.statistics import Ratio
 
@@ -113,7 +114,7 @@ def late_note(rows: Sequence[Row]) -> str:
 
 
 def _started(result: Result) -> float:
-    return float(result.get("started") or -math.inf)
+    return result.started or -math.inf
 
 
 def drift_note(rates: Sequence[float]) -> str:

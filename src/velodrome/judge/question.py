@@ -174,7 +174,7 @@ class Question:
         if self.scale != "points" or self.contest is None or not limited_by_test_set(self.contest, self.standing):
             return 0
         results = [result for candidate in self.survivors for result in candidate.row.results]
-        return min(int((result.get("test") or {}).get("total") or 0) for result in results)
+        return min((result.test.total or 0) if result.test else 0 for result in results)
 
     def _contest(self) -> Contest:
         contest = self.contest

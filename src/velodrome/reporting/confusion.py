@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
+from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.printable import shown
 from velodrome.reporting.figures import INK, Picture, bar_words, drawing, new_figure
@@ -55,21 +56,21 @@ def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
         counted = [row for row in members if _is_counted(row) and row.mean("accuracy") is not None]
         if counted:
             best = max(counted, key=lambda row: row.mean("accuracy") or 0.0)
-            found.append((task, best, best.representative["confusion"]))
+            found.append((task, best, best.representative.confusion or []))
     return found
 
 
 def _is_counted(row: Row) -> bool:
     """Whether its run holds a square of counts; a file may hold anything."""
-    table = row.representative.get("confusion")
+    table = row.representative.confusion
     return isinstance(table, list) and all(
         isinstance(cells, list) and len(cells) == len(table) and all(isinstance(cell, int) for cell in cells)
         for cells in table
     )
 
 
-def _names(result: Mapping[str, Any], classes: int) -> list[str]:
-    names = [str(name) for name in result.get("class_names") or ()]
+def _names(result: Result, classes: int) -> list[str]:
+    names = [str(name) for name in result.class_names or ()]
     if len(names) != classes:
         return [str(place) for place in range(classes)]
     # Two dollar signs would make it a formula.

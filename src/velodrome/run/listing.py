@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +252,7 @@ def _refuse_holes(paths: Sequence[Path]) -> None:
                                  "the disk: no program of ours writes such a file; remove it to export the rest")
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> str:
+def table(results: Sequence[Result]) -> str:
     """One row for each result: the job, its status, and all measures in plain units.
 
     Batches over all training time are there for results with `examples_trained`, time to target for those with one.
@@ -267,7 +267,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def _value(measure: Measure, result: Mapping[str, Any]) -> float | None:
+def _value(measure: Measure, result: Result) -> float | None:
     """The value of a measure; None if its files are broken."""
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         if measure is not TIME_TO_TARGET:
