@@ -67,7 +67,8 @@ def similar_names(given: str, known: Iterable[str]) -> list[str]:
     if meant := [name for name in _SYNONYMS.get(word, "").split() if _plain(name) in plain]:
         return [plain[_plain(name)] for name in meant]
     parts = [one for one in plain if len(word) > 2 and (word in one or (len(one) > 2 and one in word))]
-    close = get_close_matches(word, plain, _MOST_SUGGESTIONS, cutoff=0.7)
+    cutoff = 0.65 if len(word) < 5 else 0.7  # one wrong letter of three leaves two thirds
+    close = get_close_matches(word, plain, _MOST_SUGGESTIONS, cutoff=cutoff)
     return [plain[one] for one in dict.fromkeys([*close, *parts])][:_MOST_SUGGESTIONS]
 
 

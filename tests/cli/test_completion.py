@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_races import repeated, result, write_race
+from synthetic_races import repeated, result, typed, write_race
 from velodrome.job.job import Job, job_fields
 from velodrome.run.store import Store
 
@@ -74,7 +74,7 @@ def test_names_of_what_is_stored_are_offered(offered, runs: Path) -> None:
     for name, ends in (("alone", True), ("apart", False)):
         run = Store(runs).create(name, Job())
         if ends:
-            run.finish(result())
+            run.finish(typed(result()))
         run.close()
     option = f"--runs {runs} "
     assert offered(f"runs show {option}a") == ["alone", "apart"]

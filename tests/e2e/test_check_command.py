@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,17 @@ def test_a_script_that_fails_on_trial_is_shown_with_its_own_path(
     assert done.code == 1, done.text
     assert sentence in done.err
     assert f'File "{script / "train.py"}"' in done.err
+
+
+def test_a_script_may_not_write_to_its_real_folder_by_its_absolute_path_although_that_lies_among_temporary_ones(
+    velodrome, script: Path
+) -> None:
+    assert script.resolve().is_relative_to(Path(tempfile.gettempdir()).resolve())
+    done = velodrome("check", "--script", "train.py", "--engine", "torch", "--script-args",
+                     f"outside {script / 'model.txt'}")
+    assert (script / "model.txt").read_text() == "precious"
+    assert done.code == 1, done.text
+    assert "check lets a script write to its scratch folder only" in done.err
 
 
 def test_a_script_is_not_tried_elsewhere(velodrome, script: Path) -> None:

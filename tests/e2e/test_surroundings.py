@@ -14,7 +14,7 @@ import psutil
 import pytest
 from scene import LONG, Scene, left_in, training
 
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome.clusters.local.launcher import LocalLauncher, free_port
 from velodrome.job.job import Job
 from velodrome.run.attempt import JobFailed
@@ -180,7 +180,7 @@ def test_what_is_broken_on_disk_does_not_break_the_list(velodrome, scene: Scene,
     store = Store(scene.runs)
     for name in ("broken", "whole"):
         run = store.create(name, Job())
-        run.finish(result(accuracy=0.5))
+        run.finish(typed(result(accuracy=0.5)))
         run.close()
     (scene.runs / "broken" / "result.json").write_bytes(content)
     (scene.runs / "broken" / "events.jsonl").write_bytes(b'{"time": 1, "kind": "prog')

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.models import ProgressEvent
@@ -35,7 +35,7 @@ def test_a_run_is_running_while_open_interrupted_when_left_and_what_its_result_s
     assert reader.status() == "interrupted"
     again = Store(runs).reopen("a")
     assert reader.status() == "running"
-    again.finish(result())
+    again.finish(typed(result()))
     again.close()
     assert reader.status() == "finished"
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -58,7 +58,7 @@ def test_a_finished_and_a_running_run_cannot_be_reopened(runs: Path) -> None:
         store.reopen("a")
     with pytest.raises(BadRequest, match="running already"):
         OpenRun(run.path).begin()
-    run.finish(result())
+    run.finish(typed(result()))
     run.close()
     with pytest.raises(BadRequest, match="nothing to resume"):
         store.reopen("a")
@@ -100,7 +100,7 @@ def test_space_is_kept_from_the_start_and_given_back_at_the_end(runs: Path) -> N
     run = Store(runs).create("a", JOB)
     reserve = run.path / ".reserve"
     assert reserve.stat().st_blocks * 512 >= 256 * 1024
-    run.finish({"status": "failed"})
+    run.finish(typed(result(status="failed")))
     assert not reserve.exists()
     run.close()
 
@@ -164,6 +164,6 @@ def test_a_default_name_says_what_runs_and_is_a_name() -> None:
 
 def test_a_result_is_json_that_any_reader_understands(runs: Path) -> None:
     run = Store(runs).create("a", JOB)
-    run.finish({"status": "finished", "seconds": 1.5})
-    assert json.loads((run.path / "result.json").read_text()) == {"status": "finished", "seconds": 1.5}
+    run.finish(typed(result()))
+    assert json.loads((run.path / "result.json").read_text()) == result()
     run.close()

@@ -24,6 +24,8 @@ from scripted import (
     phase,
 )
 
+from synthetic_races import result as made_up
+from synthetic_races import typed
 from velodrome.clusters.launcher import AllocationEnded, Diagnosis
 from velodrome.clusters.plan import make_plan
 from velodrome.errors import FolderGone, VelodromeError
@@ -390,7 +392,7 @@ def test_a_run_is_no_longer_running_after_its_folder_was_renamed(tmp_path: Path)
     run = Store(tmp_path).create("a", Job())
     run.path.rename(tmp_path / "b")
     with pytest.raises(FolderGone):
-        run.finish({"status": "finished"})
+        run.finish(typed(made_up()))
     run.close()
     moved = Store(tmp_path).get("b")
     assert moved.status() == "interrupted"

@@ -117,8 +117,12 @@ def strategy_of(job: Choice) -> Strategy:
     hint = which_name(job.strategy, known, LISTED_BY)
     if elsewhere:
         hint = f"choose one of {', '.join(known)} ({job.strategy} is of engine {' and '.join(elsewhere)})"
-    elif not similar_names(job.strategy, known) and (other := similar_names(job.strategy, ENGINES.names())):
-        hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
+    elif not similar_names(job.strategy, known):
+        having = {strategy.name: other.name for other in reversed(engines()) for strategy in other.strategies}
+        if near := similar_names(job.strategy, having):
+            hint = f"did you mean --engine {having[near[0]]} --strategy {near[0]}? `{LISTED_BY}` lists all"
+        elif other := similar_names(job.strategy, ENGINES.names()):
+            hint = f"did you mean --engine {other[0]}? `{LISTED_BY}` lists all"
     raise BadRequest(f"engine {described.name} has no strategy {job.strategy!r}: {hint}")
 
 

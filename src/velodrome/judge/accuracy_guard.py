@@ -15,8 +15,9 @@ import numpy as np
 
 from velodrome.judge.accuracy import Difference, Score, difference, scores_of
 from velodrome.judge.blocks import FIRST_LOOK, Fit, margin
-from velodrome.judge.compare import Row
+from velodrome.judge.compare import Row, metric_of, quality_of
 from velodrome.judge.decide import MOST_MORE, Contest, Standing
+from velodrome.judge.measures import Measure
 from velodrome.judge.statistics import CONFIDENCE
 from velodrome.tasks.base import Metric
 
@@ -220,3 +221,45 @@ def _fit(scores: Sequence[Sequence[Score]], sign: float) -> Fit:
                 freedom[first, second] = freedom[second, first] = found.freedom
                 lasting[first, second] = lasting[second, first] = found.lasting
     return Fit(estimate[None], error[None], freedom[None], np.zeros((1, size, 1), bool), lasting[None])
+
+
+@dataclass(frozen=True)
+class TwoQualities:
+    """How good the models of two groups are, on average; None where that is not known."""
+
+    quality: Measure
+    metric: Metric
+    means: tuple[float | None, float | None]
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[Row]]) -> TwoQualities:
+        rows = [row for group in groups for row in group]
+        quality = quality_of(rows)
+        first, second = ([mean for one in group if (mean := one.mean(quality.name)) is not None]
+                         for group in groups)
+        return cls(quality, metric_of(rows), (fmean(first) if first else None, fmean(second) if second else None))
+
+    def _differ_by(self, margins: float) -> bool:
+        first, second = self.means
+        if first is None or second is None:
+            return False
+        best = (max if self.metric.better == "more" else min)(first, second)
+        return abs(first - second) > margins * abs(self.metric.limit(best) - best)
+
+    @property
+    def differ(self) -> bool:
+        return self._differ_by(1.0)
+
+    @property
+    def is_far_worse(self) -> bool:
+        """Whether the first seems to learn so much less that its speed is no reason to use it."""
+        first, second = self.means
+        if first is None or second is None or (first > second) == (self.metric.better == "more"):
+            return False
+        return self._differ_by(_FAR)
+
+    @property
+    def against(self) -> str:
+        """`its test accuracy was 0.5230 against 0.9180`."""
+        first, second = (self.quality.text(mean or 0.0) for mean in self.means)
+        return f"its {self.quality.heading} was {first} against {second}"

@@ -14,8 +14,9 @@ from typing import Any
 from velodrome.errors import BadRequest
 from velodrome.job.result import Result
 from velodrome.judge.accuracy import difference, scores_of
+from velodrome.judge.accuracy_guard import TwoQualities
+from velodrome.judge.advice import Commands
 from velodrome.judge.blocks import RESOLUTION, Block
-from velodrome.judge.compare import metric_of, quality_of
 from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
@@ -161,6 +162,8 @@ class Between:
     objective: str
     verdict: str
     why: str
+    #: What to do; empty where it is decided.
+    next: str
     lead: Lead
     #: Sets of equal other fields in which both groups ran, and repetitions.
     cells: int
@@ -172,7 +175,7 @@ class Between:
         lead = self.lead
         return {
             "between": list(self.names), "objective": self.objective, "verdict": self.verdict, "why": self.why,
-            "ratio": lead.estimate if lead.scale == "ratio" else None,
+            "next": self.next, "ratio": lead.estimate if lead.scale == "ratio" else None,
             "points": lead.estimate if lead.scale == "points" else None,
             "interval": None if lead.low is None else [lead.low, lead.high], "cells": self.cells,
             "repetitions": self.repetitions, "caveats": list(self.caveats),
@@ -182,7 +185,8 @@ class Between:
 def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Between]:
     """Compare them for each task, by its name, that has runs of both; configurations that may not win count as well."""
     questions = {task.task: ask(task.rows, judgement.criteria, every=True) for task in judgement.tasks}
-    found = {task: between(question, names) for task, question in questions.items()
+    commands = {task.task: task.commands for task in judgement.tasks}
+    found = {task: between(question, names, commands[task]) for task, question in questions.items()
              if all(any(map(_matcher(name), question.candidates)) for name in names)}
     if found:
         return found
@@ -192,7 +196,7 @@ def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Bet
     raise BadRequest(f"--between {','.join(names)!r}: no data set and model was trained by both")
 
 
-def between(question: Question, names: tuple[str, str]) -> Between:
+def between(question: Question, names: tuple[str, str], commands: Commands = Commands()) -> Between:  # noqa: B008
     """Compare the candidates that two names stand for; the first is `names[0]`."""
     groups = [_members(question.candidates, name) for name in names]
     if shared := [one.name for one in groups[0] if one in groups[1]]:
@@ -208,32 +212,38 @@ def between(question: Question, names: tuple[str, str]) -> Between:
     words = shown.plain(second, question.kind)
     alone = _lead(question, differences, (0.0, 0.0))
     by_load = not decided and (alone.shown or alone.refuted)
-    doubt = "which other programs may have made" if by_load else "which may be chance"
-    verdict = f"use {first}: it was {words}." if decided else (
-        f"{first} was {words}, {doubt}." if not shown.is_level else f"{first} and {second} were tied.")
+    groups = groups if first == names[0] else groups[::-1]
+    qualities = TwoQualities.of([[one.row for one in group] for group in groups])
+    doubt = "which other programs may have caused" if by_load else "which may be chance"
+    if shown.is_level and not decided:
+        verdict = f"{first} and {second} were tied."
+    elif decided and question.objective != "accuracy" and qualities.is_far_worse:
+        verdict = f"{first} was {words}, but {qualities.against}."
+    else:
+        verdict = f"use {first}: it was {words}." if decided else f"{first} was {words}, {doubt}."
     span = f"{found} (95 % interval)" if (found := shown.range(question.kind)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
-    pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else (
-        "one pair of configurations")
+    sizes = sorted({len(side) for cell in cells for side in cell})
+    one = "one pair of configurations" if sizes == [1] else (
+        f"{len(groups[0])} and {len(groups[1])} configurations, whose means are compared")
+    pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else one
     count = f"{len(differences)} repetition{'' if len(differences) == 1 else 's'}"
-    groups = groups if first == names[0] else groups[::-1]
-    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", lead,
-                   len(cells), len(differences), _caveats(question, (first, second), groups))
+    looks = max(question.standing.looks, len(differences))
+    way_out = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
+    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", way_out, lead,
+                   len(cells), len(differences), _caveats(question, (first, second), groups, qualities))
 
 
-def _caveats(question: Question, names: tuple[str, str], groups: Sequence[Sequence[Candidate]]) -> tuple[str, ...]:
+def _caveats(
+    question: Question, names: tuple[str, str], groups: Sequence[Sequence[Candidate]], qualities: TwoQualities
+) -> tuple[str, ...]:
     """What other programs used meanwhile, and that the models of one group are better."""
     rows = [one.row for group in groups for one in group]
     load = load_note([result for row in rows for result in row.results]) if question.slowed else ""
     found = [f"{load}, for which the range allows"] if load else []
-    quality, metric = quality_of(rows), metric_of(rows)
-    means = [[mean for one in group if (mean := one.row.mean(quality.name)) is not None] for group in groups]
-    if question.objective != "accuracy" and all(means):
-        first, second = map(fmean, means)
-        better = max if metric.better == "more" else min
-        if abs(first - second) > abs(metric.limit(best := better(first, second)) - best):
-            found.append(f"{quality.heading} {quality.text(first)} of {names[0]} against {quality.text(second)} of "
-                         f"{names[1]}")
+    if question.objective != "accuracy" and qualities.differ:
+        first, second = (qualities.quality.text(mean or 0.0) for mean in qualities.means)
+        found.append(f"{qualities.quality.heading} {first} of {names[0]} against {second} of {names[1]}")
     return tuple(map(as_sentence, found))
 
 

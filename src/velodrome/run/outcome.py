@@ -169,7 +169,11 @@ _PART = re.compile(r"\s*/\s*\d+(?:\s*\(\s*(\d+(?:\.\d+)?)\s*%)?")
 _VALIDATES = re.compile(r"(?<![A-Za-z])(?:val|valid|validation|dev|eval)[\W_](?!loss)", re.IGNORECASE)
 _EPOCH = re.compile(r"(epoch\W{0,3})(\d+)", re.IGNORECASE)
 _FAR = re.compile(r"\b(acc(?:uracy)?\b.*): (\d+(?:\.\d+)?) ?(%?)$", re.IGNORECASE)
-_FIGURES = frozenset({"accuracy", "f1", "auc", "precision", "recall", "map", "bleu", "iou", "score"})
+#: Words in the names of figures of which more is better.
+_FIGURES = frozenset({
+    "accuracy", "f1", "auc", "auroc", "precision", "recall", "map", "bleu", "rouge", "iou", "miou", "dice", "r2", "mrr",
+    "ndcg", "score", "top3", "top5", "top10",
+})
 
 
 def of_script(
@@ -226,7 +230,8 @@ def _patterns(line: str) -> Iterator[tuple[int, str]]:
         # The longest name that stands for a figure: `val acc` of `so val acc`.
         for name in (" ".join(words[place:]) for place in range(len(words))):
             about = named(name)
-            if about.metric.lower() not in _FIGURES and not less_is_better(about.metric):
+            parts = {about.metric.lower(), *(set(re.findall("[a-z0-9]+", about.metric.lower())) - {"accuracy"})}
+            if _FIGURES.isdisjoint(parts) and not less_is_better(about.metric):
                 continue
             part = _PART.match(line, number.end())
             if part is not None and part[1] is None:

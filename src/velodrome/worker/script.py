@@ -224,23 +224,28 @@ _CHANGES = {
 
 def enter_scratch(scratch: Path, run: Path) -> None:
     """Make a folder the current one, and refuse from now on to write outside of it, of the run's folder and of those
-    that programs keep temporary files and caches in.
+    that programs keep temporary files and caches in. The user's folder is none of those, wherever it lies.
 
     This is an audit hook of Python: what a library writes by itself to an absolute path is not refused.
     """
+    users = _prefix(Path.cwd())
     os.chdir(scratch)
     sys.dont_write_bytecode = True
     home = os.path.realpath(Path.home())
-    allowed = tuple(f"{os.path.realpath(path)}{os.sep}" for path in (
-        scratch, run, tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev", "/proc",
-        os.environ.get("XDG_CACHE_HOME", "/dev"),
-    ))
+    ours = _prefix(scratch), _prefix(run)
+    shared = tuple(map(_prefix, (
+        tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev", "/proc", os.environ.get("XDG_CACHE_HOME", "/dev"),
+    )))
 
     def refuse(path: Any) -> None:
         if isinstance(path, int) or path is None:
             return
         real = os.path.realpath(os.fsdecode(path))
-        if not f"{real}{os.sep}".startswith(allowed) and not real.startswith(f"{home}{os.sep}."):
+        place = f"{real}{os.sep}"
+        if place.startswith(ours):
+            return
+        in_users = place.startswith(users) and users not in shared
+        if in_users or not (place.startswith(shared) or real.startswith(f"{home}{os.sep}.")):
             raise PermissionError(f"velodrome check lets a script write to its scratch folder only, not to {real!r}")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -253,6 +258,11 @@ def enter_scratch(scratch: Path, run: Path) -> None:
                 refuse(path)
 
     sys.addaudithook(hook)
+
+
+def _prefix(folder: str | Path) -> str:
+    """What the real path of everything in a folder begins with."""
+    return os.path.join(os.path.realpath(folder), "")  # noqa: PTH118 (with its last separator)
 
 
 class _OnImport(MetaPathFinder):
