@@ -86,7 +86,7 @@ class Configuration:
         if job := result.get("job") or {}:
             # A job of an earlier version lacks fields that are newer: it ran with their defaults.
             fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
-        if version := result.get("data_version"):  # of data that changed during a race (`data_versions.py`)
+        if version := result.get("data_version"):  # of data that changed during a race (`conditions.py`)
             fields["data"] = version
         is_script = fields.get("script") is not None
         unknown = _OF_MODEL - fields_in(str(fields.get("script_args") or "")) if is_script else frozenset[str]()

@@ -211,15 +211,10 @@ def _level(question: Question, choice: Choice, commands: Commands) -> Words:
     reason = f"the simplest of {len(question.survivors)} that differ by less than {most}"
     if plain and all(candidate.distributed for candidate in others):
         reason = f"distributing gains less than {most}"
-    names = in_list([candidate.name for candidate in others])
-    why = f"{_against(question, chosen, rival)} for {names}: {lead.size} apart{_between(lead, question)}."
+    names, span = in_list([candidate.name for candidate in others]), lead.range(question.kind)
+    why = f"{_against(question, chosen, rival)} for {names}: {lead.size} apart{f' ({span})' if span else ''}."
     advice = one_is_enough(question, chosen) if plain else more_workers(question, chosen)
     return Words(f"use {chosen.name}: {reason}.", why, commands.after(advice))
-
-
-def _between(lead: Lead, question: Question) -> str:
-    found = lead.range(question.kind)
-    return f" ({found})" if found else ""
 
 
 def _open(question: Question, choice: Choice, commands: Commands) -> Words:
