@@ -55,7 +55,8 @@ class Scores(Record):
 
     def value(self, name: str) -> float | None:
         """Return a metric by its name, whatever else that may mean in Python; None if it is not there."""
-        value = getattr(self, name) if name in type(self).model_fields else (self.model_extra or {}).get(name)
+        fields = self.__dict__  # not getattr: a metric may be called as a method is
+        value = fields[name] if name in fields else (self.model_extra or {}).get(name)
         return value if isinstance(value, int | float) else None
 
 
