@@ -105,17 +105,17 @@ def row_of_run(path: Path, race: str | None = None) -> dict[str, Any]:
         problem = "it has no job.yaml"
     elif problem is None and os.path.islink(f"{path}/job.yaml"):  # noqa: PTH114
         status, problem = "unreadable", "its job.yaml cannot be read: it is a link, which is not followed"
-    test = result and result.test
+    test = None if result is None else result.test
     return {
         "run": path.name if race is None else f"{race}/{path.name}",
         "kind": "run",
         "race": race,
         "status": status,
         **{name: getattr(result, name, None) for name in _FIELDS},
-        **{metric.name: test and test.value(metric.name) for metric in deciding_metrics()},
+        **{metric.name: None if test is None else test.value(metric.name) for metric in deciding_metrics()},
         **_quality(result),
-        "examples_per_second": result and result.throughput.examples_per_second,
-        "seconds": result and result.seconds.total,
+        "examples_per_second": None if result is None else result.throughput.examples_per_second,
+        "seconds": None if result is None else result.seconds.total,
         "problem": problem,
     }
 
