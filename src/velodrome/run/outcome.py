@@ -199,7 +199,7 @@ def _not_reported(
         pattern = pattern_for(log)
         how = f"{PRINTED}{pattern} reads one" if pattern else \
             "; report one by velodrome.log, or print one and read it by --read"
-        yield f"{untested(fields['history'] or ())}{how}"
+        yield f"{untested([dict(epoch) for epoch in fields['history'] or ()])}{how}"
 
 
 def pattern_for(log: Path) -> str:
