@@ -109,7 +109,8 @@ def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
 
 def test_commands_in_a_verdict_are_code_and_everything_is_escaped(report: Report) -> None:
     [answer] = report.answers
-    said = {"why": f"see `velodrome runs show {EVIL.replace('`', '')}`", "next": "run `velodrome <b> & more`, then look",
+    said = {"why": f"see `velodrome runs show {EVIL.replace('`', '')}`",
+            "next": "run `velodrome <b> & more`, then look",
             "caveats": ("`a\u202eb` is <i>odd</i>", "one ` alone")}
     recommendation = replace(answer.recommendation, **said)  # type: ignore[arg-type]
     page = to_html(replace(report, answers=(replace(answer, recommendation=recommendation),)), [])
