@@ -36,6 +36,10 @@ def test_a_race_runs_until_it_is_sure_and_again_runs_nothing(velodrome, runs: Pa
     assert again.code == 0, again.text
     assert ": started" not in again.err
     assert again.json() == told
+    shown = velodrome("race", "--name", "sure", "--runs", runs)
+    said = re.findall(r"(?:Sure|Stopped) after \d repetitions", shown.out + shown.err)
+    assert len(said) == 1, "why it ended is said once"
     velodrome("report", "sure", "--runs", runs)
+    assert said[0] in (runs / "sure" / "report.html").read_text()
     page = (runs / "sure" / "report.html").read_text()
     assert ("Configurations that were dropped" in page) == bool(told["drops"])

@@ -28,6 +28,7 @@ from velodrome.judge.phrases import as_option
 from velodrome.races import limits
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
+from velodrome.races.jobs import stored_ending
 from velodrome.races.observer import SILENT, RaceObserver
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
@@ -81,14 +82,10 @@ class Machine:
 class Heard(RaceObserver):
     def __init__(self) -> None:
         self.drops: list[Dropped] = []
-        self.ending: Ending | None = None
         self.notes: list[str] = []
 
     def dropped(self, drop: Dropped) -> None:
         self.drops.append(drop)
-
-    def decided(self, ending: Ending) -> None:
-        self.ending = ending
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -418,6 +415,44 @@ def test_a_race_is_sure_among_those_for_which_the_budget_has_room(runs: Path, ma
     entries = expand(race.model_copy(update={"repeat": race.most}))
     stored = UntilSure(folder, race, entries, {}, criteria_of(race, [None]))
     assert stored.as_stored().sentence == ending.sentence
+
+
+@pytest.mark.parametrize("budget", ["15s", "35s", "55s", "75s", "95s", "125s", "145s", "165s", "185s", "10m"])
+@pytest.mark.parametrize("seconds", [3.0, SECONDS])
+def test_the_report_says_what_the_end_of_the_race_said(
+    runs: Path, machine: Machine, budget: str, seconds: float
+) -> None:
+    """From the second repetition on each run takes twice as long, so that more is left out than the plan knew."""
+    def slower(name: str, attempt: int) -> dict[str, Any]:
+        machine.now += 0.0 if name.endswith("-1") else SECONDS
+        return {}
+
+    machine.disturb = slower
+    race = asked(budget=budget, tolerance="0.1%", max_repeat=5)
+    ending, _ = run(runs, race, seconds=seconds, promise=PROMISE)
+    assert stored_ending(runs / "first", race) == ending
+    [note] = [note for note in make_report(load_race(runs, "first")).notes if note.startswith(ending.sentence)]
+    counts = {name: sum(ran.startswith(name) for ran in machine.ran)
+              for name in ("torch-single-1w", "torch-ddp-2w", "torch-ddp-3w", "torch-allreduce-2w")}
+    assert len(ending.not_run) == sum(count == 0 for count in counts.values())
+    assert len(ending.left_out) < 4 - len(ending.not_run), note
+    if ending.stopped == "budget" and ending.repetitions <= 3 and seconds == SECONDS:
+        behind = sum(0 < count < max(counts.values()) for count in counts.values())
+        assert len(ending.left_out) == behind, (note, counts)
+
+
+def test_a_race_that_left_out_what_cannot_run_is_sure_without_it(runs: Path, machine: Machine) -> None:
+    machine.speed = lambda job: {1: 1000.0, 2: 5000.0 if job.strategy == "ddp" else 1500.0, 3: 900.0}[job.workers]
+    race = asked()
+    entries = [entry for entry in shuffled(expand(race.model_copy(update={"repeat": race.most})))
+               if entry.job.workers < 3]
+    folder = RaceFolder(runs, "first")
+    folder.begin(race)
+    loop = UntilSure(folder, race, entries, {}, criteria_of(race, [None]))
+    with folder.held():
+        ending = loop.run(RaceRuns(folder, SILENT, here()), SILENT)
+    assert (ending.stopped, ending.not_run, ending.left_out) == ("sure", (), ())
+    assert stored_ending(runs / "first", race) == ending
 
 
 def test_a_budget_that_settles_nothing_runs_the_most_promising_first_and_says_what_would_do(

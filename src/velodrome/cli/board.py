@@ -18,7 +18,7 @@ from velodrome.cli.run_output import show_failure
 from velodrome.cli.tables import SafeConsole
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
-from velodrome.judge.budget import Ending, Progress, remaining, steps_done
+from velodrome.judge.budget import Progress, remaining, steps_done
 from velodrome.judge.conditions import background_load
 from velodrome.judge.judge import Dropped
 from velodrome.races.observer import RaceObserver
@@ -100,9 +100,6 @@ class Board(RaceObserver):
 
     def dropped(self, drop: Dropped) -> None:
         self.note(str(drop))
-
-    def decided(self, ending: Ending) -> None:
-        self.note(ending.sentence)
 
     def note(self, text: str) -> None:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from velodrome.clusters.registry import Cluster
 from velodrome.errors import VelodromeError
-from velodrome.job.names import expand
 from velodrome.job.race import Race
 from velodrome.job.result import Result
 from velodrome.judge.budget import Ending
@@ -19,7 +18,7 @@ from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes, lanes_of, warm_engines
 from velodrome.races.plan import PlannedRace
 from velodrome.races.runs import RaceRuns, run_blocks
-from velodrome.races.until_sure import UntilSure
+from velodrome.races.until_sure import UntilSure, ending_of
 from velodrome.run import trust
 
 
@@ -53,13 +52,11 @@ def stored_ending(path: Path, race: Race) -> Ending | None:
     not known here."""
     if not race.until_sure:
         return None
+    path = path.resolve()
     try:
-        entries = expand(race.model_copy(update={"repeat": race.most}))
+        return ending_of(RaceFolder(path.parent, path.name), race)
     except VelodromeError:
         return None
-    path = path.resolve()
-    criteria = criteria_of(race, (entry.job.target for entry in entries))
-    return UntilSure(RaceFolder(path.parent, path.name), race, entries, {}, criteria).as_stored()
 
 
 def _failures(results: Iterable[Result]) -> dict[str, str]:

@@ -41,8 +41,13 @@ class Budget:
 
     def begin(self) -> None:
         """Count from now on, and what the runs of earlier sessions took, archived attempts included."""
-        stored = (run.result() for run in self._folder.store.runs())
-        self._spent, self._began = sum(elapsed(result) for result in stored if result is not None), time.monotonic()
+        self._spent, self._began = self.stored, time.monotonic()
+
+    @property
+    def stored(self) -> float:
+        """What the stored runs took, archived attempts included."""
+        results = (run.result() for run in self._folder.store.runs())
+        return sum(elapsed(result) for result in results if result is not None)
 
     @property
     def spent(self) -> float:

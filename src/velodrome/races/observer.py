@@ -12,7 +12,6 @@ from velodrome.job.result import Result
 from velodrome.run.attempt import JobFailed
 
 if TYPE_CHECKING:
-    from velodrome.judge.budget import Ending
     from velodrome.judge.judge import Dropped
     from velodrome.races.check import CheckedRace
     from velodrome.races.plan import PlannedRace
@@ -68,9 +67,6 @@ class RaceObserver:
 
     def dropped(self, drop: Dropped) -> None:
         """A configuration is out, in a race that runs until it is sure."""
-
-    def decided(self, ending: Ending) -> None:
-        """A race that runs until it is sure ended."""
 
 
 #: Observes nothing.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
@@ -18,7 +19,7 @@ from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import Affordable, Ending, Stopped, afford, contenders, cut_short
 from velodrome.judge.conditions import newest
 from velodrome.judge.configuration import Configuration, names_of
-from velodrome.judge.criteria import Criteria
+from velodrome.judge.criteria import Criteria, criteria_of
 from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgement, TaskOutcome, judge
 from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
@@ -58,8 +59,6 @@ class UntilSure:
     def run(self, runs: RaceRuns, observer: RaceObserver) -> Ending:
         """Run until it is decided, or until the budget or the number of repetitions ends."""
         self._budget.begin()
-        stopped: Stopped = "max-repeat"
-        repetitions = 0
         newest = self._newest()
         self._keep(runs, newest, observer, told=runs.at_once > 1)
         for number in sorted(self._blocks):
@@ -68,9 +67,7 @@ class UntilSure:
             tasks, failing = self._look(runs, number, observer) if number >= newest else ([], {})
             ahead = self._ahead(number, newest, runs.results, tasks, failing)
             if ahead is None:
-                stopped = "hopeless" if any(task.hopeless for task in tasks) or not tasks else "sure"
                 break
-            repetitions = number
             if ahead:
                 observer.block(number, ahead)
                 self._budget.announce(ahead)
@@ -81,14 +78,9 @@ class UntilSure:
                     repeats=lambda entry: self._budget.may_repeat(entry, runs.results, self._reserved(runs.results)),
                 )
             if self._budget.exceeded:
-                stopped = "budget"
                 break
-        tasks, failing = self._look(runs, repetitions + 1, observer)
-        if stopped in ("max-repeat", "budget") and self._is_sure(tasks, failing, runs.results):
-            stopped = "sure"
-        ending = self._ending(stopped, repetitions, tasks, failing, runs.results)
-        observer.decided(ending)
-        return ending
+        self._look(runs, len(self._blocks) + 1, observer)
+        return ending_of(self._folder, self._race, self._criteria)
 
     def engines_ahead(self) -> list[str]:
         """The engines of the next repetition with something to run; empty if the race is over."""
@@ -105,29 +97,47 @@ class UntilSure:
 
     def as_stored(self) -> Ending:
         """How the race stands by its stored runs, without running anything."""
-        finished = self._folder.finished()
-        if self._race.budget is not None:
-            self._left_out = frozenset(self._gaps(finished))
-        tasks, failing = self._stand(finished, max(self._blocks, default=0) + 1)
-        repetitions = max((entry.repetition for block in self._blocks.values() for entry in block
-                           if entry.name in finished), default=0)
-        sure = self._is_sure(tasks, failing, finished)
-        hopeless = any(task.hopeless for task in tasks)
-        most = repetitions >= self._race.most
-        stopped: Stopped = "sure" if sure else "hopeless" if hopeless else "max-repeat" if most else "budget"
-        return self._ending(stopped, repetitions, tasks, failing, finished)
+        finished, newest, limited = self._folder.finished(), self._newest(), self._race.budget is not None
+        failing, gaps = self._failing(finished), self._gaps(finished) if limited else set[str]()
+        not_run = self._not_run(finished, failing) if limited or newest == 1 else set[str]()
+        # Where a later repetition has begun, what never ran was left out or cannot run on this machine.
+        self._left_out = frozenset(gaps | (self._not_run(finished, failing) if newest > 1 else set()))
+        tasks, _ = self._stand(finished, len(self._blocks) + 1)
+        stopped, repetitions, ahead = self._walk(finished, newest)
+        whole = limited or not not_run
+        if stopped in ("max-repeat", "budget") and tasks and whole and all(task.outcome != "open" for task in tasks):
+            stopped = "sure"
+        late = {entry.configuration for entry in ahead} if repetitions == newest <= FIRST_LOOK else set[str]()
+        lacking = (gaps | late if stopped == "budget" else gaps) - not_run
+        if lacking | not_run | failing.keys() == self._of.keys():
+            lacking = gaps  # nothing is ahead of the others
+        return Ending(
+            stopped, repetitions, tuple(TaskOutcome(task.task, task.outcome, task.survivors) for task in tasks),
+            _drops(tasks, failing), self._named(not_run), self._named(lacking),
+            self._enough(finished) if stopped == "budget" and repetitions <= FIRST_LOOK else None,
+        )
 
-    def _ending(
-        self, stopped: Stopped, repetitions: int, tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped],
-        results: Mapping[str, Result],
-    ) -> Ending:
-        not_run = self._not_run(results, failing)
-        left_out = tuple(name for key, name in self._names.items() if key in self._left_out and name not in not_run)
-        enough = None
-        if stopped == "budget" and repetitions <= FIRST_LOOK and (found := self._afford(results)).least > 0:
-            enough = self._budget.spent + found.least
-        outcomes = tuple(TaskOutcome(task.task, task.outcome, task.survivors) for task in tasks)
-        return Ending(stopped, repetitions, outcomes, _drops(tasks, failing), not_run, left_out, enough)
+    def _walk(self, finished: Mapping[str, Result], newest: int) -> tuple[Stopped, int, Sequence[Entry]]:
+        """What stopped the race, in which repetition, and what of that is still to run."""
+        repetitions = 0
+        for number in sorted(self._blocks):
+            tasks, failing = self._stand(finished, number) if number >= newest else ([], {})
+            ahead = self._ahead(number, newest, finished, tasks, failing)
+            if ahead is None:
+                hopeless = any(task.hopeless for task in tasks) or not tasks
+                return "hopeless" if hopeless else "sure", repetitions, ()
+            repetitions = number
+            if ahead:
+                return "budget", repetitions, ahead
+        return "max-repeat", repetitions, ()
+
+    def _enough(self, finished: Mapping[str, Result]) -> float | None:
+        """Seconds of a budget with which two configurations reach the first look; None if they have."""
+        least = self._afford(finished).least
+        return self._budget.stored + least if least > 0 else None
+
+    def _named(self, keys: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for key, name in self._names.items() if key in keys)
 
     def _keep(self, runs: RaceRuns, number: int, observer: RaceObserver, *, told: bool = False) -> None:
         """Leave out what the budget has no room for, so that the others reach the first look; with `told`, say so."""
@@ -174,17 +184,10 @@ class UntilSure:
             for key, held in self._of.items() if any(_finished(results, entry) for entry in held)
         })
 
-    def _not_run(self, results: Mapping[str, Result], failing: Mapping[str, Dropped]) -> tuple[str, ...]:
-        """Names of configurations without any result that are not out."""
-        return tuple(self._names[key] for key, entries in self._of.items()
-                     if key not in failing and not any(_finished(results, entry) for entry in entries))
-
-    def _is_sure(
-        self, tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped], results: Mapping[str, Result]
-    ) -> bool:
-        """Whether every task is decided, with all configurations that can run or that the budget did not leave out."""
-        whole = self._race.budget is not None or not self._not_run(results, failing)
-        return bool(tasks) and whole and all(task.outcome != "open" for task in tasks)
+    def _not_run(self, results: Mapping[str, Result], failing: Mapping[str, Dropped]) -> set[str]:
+        """Configurations without any result that are not out."""
+        return {key for key, entries in self._of.items()
+                if key not in failing and not any(_finished(results, entry) for entry in entries)}
 
     def _stand(
         self, results: Mapping[str, Result], before: int
@@ -297,11 +300,18 @@ class UntilSure:
         return (self._folder.path / entry.name).exists()
 
 
+def ending_of(folder: RaceFolder, race: Race, criteria: Criteria | None = None) -> Ending:
+    """How a race that runs until it is sure stands by the runs in its folder."""
+    entries = expand(race.model_copy(update={"repeat": race.most}))
+    criteria = criteria or criteria_of(race, (entry.job.target for entry in entries))
+    return UntilSure(folder, race, entries, folder.expected(), criteria).as_stored()
+
+
 def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
     return entry.name in results and results[entry.name].status == "finished"
 
 
 def _drops(tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
-    """All configurations that are out, in the order in which they were dropped."""
+    """All configurations that are out, in the order in which they were dropped, and by name."""
     found = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
-    return tuple(sorted(found, key=lambda drop: drop.after))
+    return tuple(sorted(found, key=lambda drop: (drop.after, drop.name)))
