@@ -76,7 +76,9 @@ def test_placeholders_compute_with_the_fields_of_the_job_and_leave_others_alone(
     [
         pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is no whole number", id="not-exact"),
         pytest.param("-b {64/(workers-3)}", "is 64/0, which is no whole number", id="zero"),
-        pytest.param("-b {64/wrkers}", "names 'wrkers', which is no field; choose from workers, seed", id="unknown"),
+        pytest.param("-b {64/wrkers}", "names 'wrkers', which is no field: did you mean 'workers'?", id="misspelled"),
+        pytest.param("-b {batch/workers}", "names 'batch', which is no field: did you mean 'batch_size'?", id="other"),
+        pytest.param("-b {workers*quux}", "names 'quux', which is no field: choose one of workers, seed", id="unknown"),
         pytest.param("-b {64//workers}", "can have whole numbers, names of fields, + - * / and", id="floor"),
         pytest.param("-b {workers**9}", "can have whole numbers, names of fields, + - * / and", id="power"),
         pytest.param("-b {workers(1)}", "can have whole numbers, names of fields, + - * / and", id="call"),

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -104,6 +105,22 @@ def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
     assert outline.fetched == []
     assert outline.scripts == 1
     assert not re.findall(r"@import|url\((?!#)", page)
+
+
+def test_commands_in_a_verdict_are_code_and_everything_is_escaped(report: Report) -> None:
+    [answer] = report.answers
+    said = {"why": f"see `velodrome runs show {EVIL.replace('`', '')}`",
+            "next": "run `velodrome <b> & more`, then look",
+            "caveats": ("`a\u202eb` is <i>odd</i>", "one ` alone")}
+    recommendation = replace(answer.recommendation, **said)  # type: ignore[arg-type]
+    page = to_html(replace(report, answers=(replace(answer, recommendation=recommendation),)), [])
+    assert "run <code>velodrome &lt;b&gt; &amp; more</code>, then look" in page
+    verdict = page[page.index('<section class="verdict'):].partition("</section>")[0]
+    assert verdict.count("<code>") == 3
+    assert verdict.count("`") == 1
+    assert "<script>" not in verdict
+    assert "<i>" not in verdict
+    assert "\u202e" not in verdict
 
 
 def test_the_page_begins_with_the_verdict_and_has_every_section_in_order(page: str) -> None:

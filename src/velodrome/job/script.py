@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from velodrome.catalog.registry import engine
 from velodrome.catalog.script import LABEL
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
@@ -55,7 +55,7 @@ def _value(text: str, job: Job) -> int:
                 return value
             case ast.Name(id=name):
                 if name not in NAMES:
-                    raise refuse(f"names {name!r}, which is no field; choose from {', '.join(NAMES)}")
+                    raise refuse(f"names {name!r}, which is no field: {which_name(name, NAMES)}")
                 if (value := getattr(job, name)) is None:
                     raise refuse(f"needs {name}, which has no value: give {flag(name)}")
                 return int(value)

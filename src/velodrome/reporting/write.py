@@ -196,6 +196,8 @@ def to_html(report: Report, pictures: Sequence[Picture]) -> str:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
+    from velodrome.reporting.page_text import code
+
     folder = resources.files("velodrome.reporting") / "templates"
 
     def read(name: str) -> str:
@@ -205,6 +207,7 @@ def to_html(report: Report, pictures: Sequence[Picture]) -> str:
         loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,  # of `Markup` nothing is changed
     )
+    environment.filters["code"] = code
     return environment.get_template("report.html").render(
         report=report,
         pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],

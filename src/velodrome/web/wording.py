@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup, escape
-
 from velodrome.printable import bytes_text
+from velodrome.reporting.page_text import code
 
 ABSENT = "–"
 
@@ -65,11 +63,6 @@ def moment(seconds: float | None) -> str:
 
 def size(count: float | None) -> str:
     return ABSENT if count is None or not math.isfinite(count) else bytes_text(count)
-
-
-def code(text: str) -> Markup:
-    """A text whose words between backticks are code; everything in it is escaped."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def path(name: str) -> str:
