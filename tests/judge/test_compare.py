@@ -242,6 +242,27 @@ def test_a_configuration_looks_the_same_in_every_figure_of_a_race() -> None:
         assert found >= {*in_race.values()}
 
 
+def test_a_curve_of_one_epoch_names_its_workers_because_a_point_has_no_line_style() -> None:
+    def words(epochs: int, *workers: int) -> list[list[str]]:
+        rows = compare([result(workers=count, rate=100.0 * count, epochs=epochs) for count in workers])
+        by_time, by_epoch = over_time(rows, None, Looks.of(rows)), over_epochs(rows, Looks.of(rows))
+        assert by_time is not None
+        assert by_epoch is not None
+        panels = draw_race(rows, "").axes[1], by_time.figure.axes[0], by_epoch.figure.axes[0]
+        return [[text.get_text() for text in panel.texts] for panel in panels]
+
+    assert words(1, 1, 2) == [["1 w", "2 w"]] * 3
+    assert words(1, 2) == words(2, 1, 2) == [[]] * 3
+
+
+def test_a_figure_of_a_single_epoch_has_no_fractions_of_epochs() -> None:
+    rows = compare([result(workers=1, epochs=1), result("allreduce", workers=2, epochs=1)])
+    picture = over_epochs(rows, Looks.of(rows))
+    assert picture is not None
+    picture.figure.draw_without_rendering()
+    assert {tick.get_text() for panel in picture.figure.axes for tick in panel.get_xticklabels()} == {"1"}
+
+
 def test_a_figure_of_many_fields_cuts_their_words_and_keeps_its_size(tmp_path: Path) -> None:
     fields = ("learning_rate", "epochs", "batch_scope", "schedule", "warmup", "ema", "weight_decay", "label_smoothing",
               "optimizer", "milestones", "scale_rate", "accumulate", "sharding", "target", "threads")

@@ -363,6 +363,15 @@ def test_the_table_of_processes_says_where_it_was_cut(runs: Path) -> None:
     assert "14 of 20 configurations are shown; the CSV files have all." in table.note
 
 
+def test_a_verdict_is_emphasised_when_it_is_settled(runs: Path) -> None:
+    write_race(runs, [result("single", 1, 100.0), result("ddp", 2, 150.0)], "once")
+    write_race(runs, [*repeated([100, 101, 99], strategy="single"), *repeated([150, 151, 149], workers=2)], "thrice")
+    once, thrice = (to_html(make_report(load_race(runs, name)), []) for name in ("once", "thrice"))
+    assert '<section class="verdict open">' in once
+    assert '<section class="verdict use decided">' in thrice
+    assert ".verdict .answer { font-size: 1.15rem; }" in once, "only .decided is bold"
+
+
 def test_every_data_set_has_a_verdict_of_its_own(runs: Path) -> None:
     easy = [*repeated([100, 102, 98], strategy="single"), *repeated([180, 182, 178], workers=2)]
     hard = [{**made, "dataset": "kmnist"} for made in (*repeated([50, 51, 52], strategy="single"),

@@ -180,6 +180,8 @@ def test_half_surrogates_make_a_result_unreadable_and_break_no_page_and_no_table
     pages = client(run.parent)
     assert [pages.get(address).status_code for address in ("/", "/runs/plain")] == [200, 200]
     assert "is not whole" in pages.get("/runs/plain").text
+    export("plain", runs=run.parent, out=run.parent / "t.csv")
+    assert not (run.parent / "t.csv").read_text().splitlines()[1:]
 
 
 @pytest.mark.timeout(60)

@@ -11,6 +11,11 @@ from velodrome.judge.question import Candidate, Question
 Decision = Literal["use", "do-not-distribute", "level", "open", "alone", "nothing"]
 
 
+def is_settled(decision: str, *, reliable: bool) -> bool:
+    """Whether a page may emphasise a verdict: the next run is not expected to change it."""
+    return reliable and decision not in ("open", "alone", "nothing")
+
+
 @dataclass(frozen=True)
 class Choice:
     """The configuration that is recommended, and on what grounds."""

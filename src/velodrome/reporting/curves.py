@@ -142,6 +142,7 @@ def over_epochs(rows: Sequence[Row], looks: Looks) -> Picture | None:
                 numbers, values, _ = epochs_of(row, field)
                 panel.plot(numbers, [median(found) for found in values], **looks.line(row),
                            markevery=max(1, len(numbers) // 5))
+                looks.name_point(panel, row, numbers, values)
                 if row.runs > 1:
                     panel.fill_between(numbers, [min(v) for v in values], [max(v) for v in values],
                                        color=looks.colour[label], alpha=0.12, linewidth=0)
@@ -149,6 +150,9 @@ def over_epochs(rows: Sequence[Row], looks: Looks) -> Picture | None:
         for panel in axes[-1]:
             panel.set_xlabel("epoch")
             panel.xaxis.get_major_locator().set_params(integer=True)
+        epochs = {number for row in drawn for number in epochs_of(row, field)[0]}
+        if len(epochs) == 1:
+            whole_numbers(panel, [*epochs])  # an axis of a single epoch would have fractions as ticks
         for line in axes:
             line[0].set_ylabel(name)
         for place in range(len(panels), lines * columns):
@@ -171,6 +175,7 @@ def draw_over_time(axes: Axes, rows: Sequence[Row], looks: Looks) -> int:
         rest = looks.rest[row.name]
         axes.plot(clocks, [median(found) for found in values], **looks.line(row), markevery=max(1, len(clocks) // 5),
                   label=f"{row.label}, {row.workers} w{', ' if rest else ''}{rest}")
+        looks.name_point(axes, row, clocks, values)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     # Less than a decade would show a single label.

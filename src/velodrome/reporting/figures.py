@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from velodrome import files
@@ -141,6 +142,13 @@ class Looks:
         return {
             "color": self.colour[row.label], "linestyle": self.style[row.workers], "marker": self.marker_of(row),
         }
+
+    def name_point(self, axes: Axes, row: Row, places: Sequence[float], values: Sequence[Sequence[float]]) -> None:
+        """Write the number of workers beside a curve of a single point, which shows no line style."""
+        if len(places) == 1 and len(self.style) > 1:
+            is_left = list(self.style).index(row.workers) % 2 == 1  # points close together keep theirs apart
+            axes.annotate(f"{row.workers} w", (places[0], median(values[0])), xytext=(-5 if is_left else 5, 3),
+                          textcoords="offset points", ha="right" if is_left else "left", fontsize=7)
 
     def keys(self, *, colours: bool = True, workers: bool = True) -> list[Any]:
         """The legend: what colours and markers mean, and line styles if they are drawn."""

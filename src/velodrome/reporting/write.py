@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.judge.choice import is_settled
 from velodrome.judge.columns import RATIOS
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import measures_of
@@ -210,6 +211,7 @@ def to_html(report: Report, pictures: Sequence[Picture]) -> str:
     environment.filters["code"] = code
     return environment.get_template("report.html").render(
         report=report,
+        is_settled=is_settled,
         pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],
         style=Markup(read("report.css")),
         script=Markup(read("sort.js")),

@@ -25,6 +25,7 @@ from velodrome.errors import VelodromeError
 from velodrome.job.names import expand
 from velodrome.job.race import Entry
 from velodrome.judge.budget import Progress, Remaining, remaining
+from velodrome.judge.choice import is_settled
 from velodrome.judge.compare import Row
 from velodrome.judge.configuration import label_of
 from velodrome.judge.plausibility import suspects
@@ -35,9 +36,6 @@ from velodrome.run.listing import runs_of
 from velodrome.run.store import RunFolder, read_race
 from velodrome.web.app import encoded
 from velodrome.web.live_run import LiveRun
-
-#: Decisions that the next run may change: the page does not emphasise their sentence.
-_UNDECIDED = ("open", "alone", "nothing")
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def _verdict(answer: dict[str, Any]) -> dict[str, Any]:
         "task", "objective", "decision", "verdict", "why", "next", "best", "rival", "ratio", "interval", "reliable",
         "caveats",
     )}
-    return {**found, "decided": found["reliable"] and found["decision"] not in _UNDECIDED}
+    return {**found, "decided": is_settled(found["decision"], reliable=found["reliable"])}
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:
