@@ -147,6 +147,33 @@ def test_a_race_of_long_trainings_says_how_to_learn_sooner_which_one_is_fastest(
 
 
 @pytest.mark.unit
+def test_a_budget_leaves_out_nothing_that_was_measured_for_what_is_only_guessed(runs: Path) -> None:
+    """Trainings of a quarter of an hour with PyTorch, which ran here before; TensorFlow is guessed to take seconds."""
+    stored(runs)
+    stored(runs, "other", strategy="ddp", workers=2)
+    entries = [{"engine": engine, "strategy": strategy, "workers": workers}
+               for engine, others in (("torch", "ddp"), ("tensorflow", "mirrored"))
+               for strategy, workers in (("single", 1), (others, 2))]
+
+    def kept(budget: str) -> tuple[PlannedRace, set[str]]:
+        plan = planned(runs, {"entry": entries}, {"epochs": 400}, until_sure=True, budget=budget)
+        assert plan.affordable is not None
+        jobs = {entry.configuration: entry.job for entry in plan.entries}
+        return plan, {f"{jobs[key].engine}/{jobs[key].strategy}" for key in plan.affordable.kept}
+
+    plan, everything = kept("10m")
+    assert sum(estimate.measured for estimate in plan.estimates.values()) == 2
+    assert len(everything) == 4
+    [note] = [note for note in plan.notes if "the budget of 10 min" in note]
+    assert "is too small for a verdict" in note
+    plan, some = kept("1h")
+    assert some == {"torch/single", "tensorflow/single"}
+    [note] = [note for note in plan.notes if note.startswith("left out by the budget of ")]
+    assert "torch/ddp with 2 workers and tensorflow/mirrored with 2 workers; --budget " in note
+    assert kept("10h")[1] == everything
+
+
+@pytest.mark.unit
 def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     plan = limited(runs, "2m", until_sure=False, repeat=3)
     assert any("the budget of 2 min ends before all jobs have run, which takes about 3 min" in note

@@ -15,8 +15,9 @@ from velodrome.judge.phrases import as_option
 pytestmark = pytest.mark.unit
 
 
-def one(key: str, seconds: float = 10.0, promise: float = 1.0, *, done: int = 0, task: str = "") -> Contender:
-    return Contender(key, task, key.startswith("single"), seconds, done, promise)
+def one(key: str, seconds: float = 10.0, promise: float = 1.0, *, done: int = 0, task: str = "",
+        guessed: bool = False) -> Contender:
+    return Contender(key, task, key.startswith("single"), seconds, done, promise, guessed)
 
 
 FOUR = [one("single", promise=0.5), one("ddp", promise=3.0), one("zero1", promise=2.0), one("ps", promise=1.0)]
@@ -54,6 +55,40 @@ def test_what_ran_already_needs_no_time() -> None:
 def test_a_slow_configuration_leaves_room_for_a_faster_one_behind_it() -> None:
     found = afford([one("single"), one("slow", 100.0, promise=9.0), one("ddp", promise=2.0)], 60.0)
     assert (found.kept, found.left_out) == (("single", "ddp"), ("slow",))
+
+
+#: An engine that was measured, and another one that is guessed to be three times as fast.
+HALF_KNOWN = [
+    one("single", 100.0), one("ddp", 90.0, promise=1.1), one("zero1", 110.0, promise=0.9),
+    one("single of tf", 30.0, promise=3.0, guessed=True), one("mirrored", 25.0, promise=3.5, guessed=True),
+]
+
+
+@pytest.mark.parametrize(("left", "kept"), [
+    (180.0, None), (389.0, None), (390.0, "single, single of tf"), (660.0, "single, single of tf, ddp"),
+    (735.0, "single, single of tf, ddp"), (990.0, "single, single of tf, ddp, zero1"),
+    (1065.0, "single, single of tf, ddp, zero1, mirrored"),
+])
+def test_what_was_measured_is_not_left_out_for_a_guess(left: float, kept: str | None) -> None:
+    found = afford(HALF_KNOWN, left)
+    assert (found.settles, found.least) == (kept is not None, 570.0)
+    assert set(found.kept) == ({one.key for one in HALF_KNOWN} if kept is None else set(kept.split(", ")))
+    assert found.kept[0] == "single", "of the baselines the measured one comes first"
+
+
+def test_where_not_every_single_fits_those_stay_that_were_measured() -> None:
+    members = [one("single of tf", 200.0, promise=3.0, guessed=True), *HALF_KNOWN[:3], HALF_KNOWN[4]]
+    found = afford(members, 600.0)
+    assert (found.kept, found.left_out) == (("single", "ddp"), ("mirrored", "zero1", "single of tf"))
+    unmeasured = [one("single", 20.0, guessed=True), one("ddp", 10.0, guessed=True), one("zero1", 90.0, guessed=True)]
+    assert afford(unmeasured, 100.0).kept == ("single", "ddp"), "where nothing was measured, guesses decide"
+
+
+def test_a_budget_that_is_enough_for_two_keeps_two() -> None:
+    members = [one("single a", promise=2.0), one("single b", 9.0), one("ddp", 5.0)]
+    least = afford(members, 0.0).least
+    assert least == 42.0
+    assert afford(members, least).kept == ("single b", "ddp")
 
 
 def test_every_task_keeps_something_to_compare() -> None:

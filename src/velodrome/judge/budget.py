@@ -44,6 +44,8 @@ class Contender:
     done: int = 0
     #: How good it is or seems, more is better.
     promise: float = 0.0
+    #: Whether its seconds rest on nothing that was measured.
+    guessed: bool = False
 
     def needs(self, repetitions: int) -> float:
         """Seconds until it has so many runs."""
@@ -66,7 +68,8 @@ class Affordable:
 
 
 def contenders(
-    jobs: Mapping[str, Job], seconds: Mapping[str, float], promise: Mapping[str, float], done: Mapping[str, int]
+    jobs: Mapping[str, Job], seconds: Mapping[str, float], promise: Mapping[str, float], done: Mapping[str, int],
+    guessed: Collection[str] = (),
 ) -> list[Contender]:
     """The configurations of a race by their keys; of an engine with several `single`, the best is the baseline."""
     tasks = {key: Configuration.of({"job": job.model_dump()}).task for key, job in jobs.items()}
@@ -75,27 +78,39 @@ def contenders(
         place = tasks[key], job.engine
         if job.strategy == SINGLE and (place not in singles or promise[key] > promise[singles[place]]):
             singles[place] = key
-    return [Contender(key, tasks[key], key in singles.values(), seconds[key], done.get(key, 0), promise[key])
-            for key in jobs]
+    return [Contender(key, tasks[key], key in singles.values(), seconds[key], done.get(key, 0), promise[key],
+                      key in guessed) for key in jobs]
 
 
 def afford(contenders: Sequence[Contender], left: float, repetitions: int = FIRST_LOOK) -> Affordable:
     """Keep the most promising configurations whose first repetitions fit; where no two fit, all are kept.
 
-    Every engine's `single` comes first: without it nothing is known about the others.
+    Every engine's `single` stays if all of them fit: without it nothing is known about the others. What was measured
+    and does not fit is not replaced by something that is only guessed to fit.
     """
-    ranked = _ranked(contenders)
-    whole, least = sum(one.needs(repetitions) for one in ranked), _least(ranked, repetitions)
-    kept: list[Contender] = []
-    for one in ranked:
-        if sum(other.needs(repetitions) for other in (*kept, one)) <= max(0.0, left):
+    ranked, room = _ranked(contenders), max(0.0, left)
+    pair, whole = _pair(ranked, repetitions), _needed(ranked, repetitions)
+    least = _needed(pair, repetitions)
+    singles = [one for one in ranked if one.baseline]
+    kept = singles if _needed(singles, repetitions) <= room else []
+    lacking: set[str] = set()
+    for one in sorted(ranked, key=lambda one: one.guessed):
+        if one in kept or (one.guessed and one.task in lacking):
+            continue
+        if _needed([*kept, one], repetitions) <= room:
             kept.append(one)
-    settles = _some_compared(kept) or not _some_compared(ranked)
+        elif not one.guessed:
+            lacking.add(one.task)
     if not _some_compared(kept):
-        return Affordable(tuple(one.key for one in ranked), (), settles, whole, least)
-    names = [one.key for one in kept]
-    out = tuple(one.key for one in reversed(ranked) if one.key not in names)
-    return Affordable(tuple(names), out, True, whole, least)
+        if not pair or least > room:
+            return Affordable(tuple(one.key for one in ranked), (), not pair, whole, least)
+        kept = pair
+    names = [one.key for one in ranked if one in kept]
+    return Affordable(tuple(names), tuple(one.key for one in reversed(ranked) if one not in kept), True, whole, least)
+
+
+def _needed(contenders: Iterable[Contender], repetitions: int) -> float:
+    return sum(one.needs(repetitions) for one in contenders)
 
 
 def _some_compared(contenders: Sequence[Contender]) -> bool:
@@ -104,25 +119,25 @@ def _some_compared(contenders: Sequence[Contender]) -> bool:
 
 
 def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
-    """Baselines first, then by promise; of several tasks, one of each in turn."""
+    """Baselines first, then what was measured, then by promise; of several tasks, one of each in turn."""
     turns: dict[str, int] = {}
     places = {}
-    for one in sorted(contenders, key=lambda one: (not one.baseline, -one.promise)):
+    for one in sorted(contenders, key=lambda one: (not one.baseline, one.guessed, -one.promise)):
         turns[one.task] = turns.get(one.task, 0) + 1
-        places[one.key] = (not one.baseline, turns[one.task], -one.promise)
+        places[one.key] = (not one.baseline, one.guessed, turns[one.task], -one.promise)
     return sorted(contenders, key=lambda one: places[one.key])
 
 
-def _least(ranked: Sequence[Contender], repetitions: int) -> float:
-    """What the two configurations of a task take that take least, a baseline being one of them if there is one."""
-    found = []
+def _pair(ranked: Sequence[Contender], repetitions: int) -> list[Contender]:
+    """The two configurations of a task that take least: measured ones, and a baseline among them, if there are any."""
+    pairs = []
     for task in {one.task for one in ranked}:
         members = [one for one in ranked if one.task == task]
-        first = min([one for one in members if one.baseline] or members, key=lambda one: one.needs(repetitions))
-        others = [one.needs(repetitions) for one in members if one is not first]
+        first = min(members, key=lambda one: (one.guessed, not one.baseline, one.needs(repetitions)))
+        others = [one for one in members if one is not first]
         if others:
-            found.append(first.needs(repetitions) + min(others))
-    return min(found, default=0.0)
+            pairs.append([first, min(others, key=lambda one: (one.guessed, one.needs(repetitions)))])
+    return min(pairs, key=lambda pair: _needed(pair, repetitions), default=[])
 
 
 def cut_short(begun: Mapping[str, Collection[int]], repetitions: int = FIRST_LOOK) -> set[str]:

@@ -40,7 +40,7 @@ def run_jobs(
             run_blocks(runs, entries, Budget(folder, race.budget, entries, planned.seconds))
         return _failures(runs.results[entry.name] for entry in entries if entry.name in runs.results), None
     criteria = criteria_of(race, (entry.job.target for entry in entries))
-    loop = UntilSure(folder, race, entries, planned.seconds, criteria, planned.promise)
+    loop = UntilSure(folder, race, entries, planned.seconds, criteria, planned.promise, planned.guessed)
     with _opened(planned, cluster, observer, loop.engines_ahead() if warm else [], parallel) as runs:
         ending = loop.run(runs, observer)
     ran = (runs.results.get(entry.name) or folder.run(entry.name).result() for entry in entries)

@@ -73,6 +73,11 @@ class PlannedRace:
         return sum(least for least, _ in found), sum(most for _, most in found)
 
     @property
+    def guessed(self) -> frozenset[str]:
+        """Configurations whose estimates rest on nothing that was measured."""
+        return frozenset(key for key, estimate in self.estimates.items() if not estimate.measured)
+
+    @property
     def unknown_scripts(self) -> bool:
         """Whether the race has a script of which nothing is known."""
         return any(entry.job.script is not None and not self.estimates[entry.configuration].measured
@@ -181,7 +186,7 @@ def plan_entries(
     budget.begin()
     found = afford(contenders(
         jobs, {key: one.seconds for key, one in estimates.items()}, {key: one.rate for key, one in estimates.items()},
-        {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs},
+        {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs}, planned.guessed,
     ), budget.left, min(FIRST_LOOK, race.most))
     return replace(planned, affordable=found, notes=(*planned.notes, *_of_budget(planned, found, budget)))
 

@@ -31,13 +31,14 @@ from velodrome.races.runs import RaceRuns
 
 class UntilSure:
     """The repetitions of one race. `expected` are seconds and `promise` how fast it may be, both by the name of a job,
-    for those that never ran."""
+    for those that never ran; `guessed` are configurations whose seconds nothing was measured for."""
 
     def __init__(
         self, folder: RaceFolder, race: Race, entries: Sequence[Entry], expected: Mapping[str, float],
-        criteria: Criteria, promise: Mapping[str, float] = MappingProxyType({}),
+        criteria: Criteria, promise: Mapping[str, float] = MappingProxyType({}), guessed: Collection[str] = (),
     ) -> None:
         self._folder, self._race, self._criteria, self._promise = folder, race, criteria, promise
+        self._guessed = guessed
         self._budget = Budget(folder, race.budget, entries, expected)
         self._blocks: dict[int, list[Entry]] = {}
         self._of: dict[str, list[Entry]] = {}
@@ -162,6 +163,7 @@ class UntilSure:
             seen or {key: self._promise.get(held[0].name, 0.0) for key, held in able.items()},
             {key: sum(_finished(results, one) or bool(self._ended(one)) for one in held)
              for key, held in able.items()},
+            {key for key in self._guessed if not any(_finished(results, one) for one in self._of[key])},
         ), self._budget.left * at_once, min(FIRST_LOOK, self._race.most))
 
     def _seen(self, results: Mapping[str, Result]) -> dict[str, float]:
@@ -304,7 +306,8 @@ def ending_of(folder: RaceFolder, race: Race, criteria: Criteria | None = None) 
     """How a race that runs until it is sure stands by the runs in its folder."""
     entries = expand(race.model_copy(update={"repeat": race.most}))
     criteria = criteria or criteria_of(race, (entry.job.target for entry in entries))
-    return UntilSure(folder, race, entries, folder.expected(), criteria).as_stored()
+    guessed = {entry.configuration for entry in entries}  # unless it ran
+    return UntilSure(folder, race, entries, folder.expected(), criteria, guessed=guessed).as_stored()
 
 
 def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
