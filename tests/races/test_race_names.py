@@ -85,16 +85,16 @@ def test_a_race_that_is_continued_is_the_one_that_was_begun(runs: Path) -> None:
 
 def test_a_race_keeps_the_engine_that_it_began_with(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, folder = race(), RaceFolder(runs, "first")
-    monkeypatch.setattr(environments, "default_engine", lambda: "tensorflow")
+    monkeypatch.setattr(environments, "default_engine", lambda *_: "tensorflow")
     assert names(folder, asked) == ["tensorflow-single-1w-128b-1"]
     folder.begin(folder.stamped(asked))
-    monkeypatch.setattr(environments, "default_engine", lambda: "torch")
+    monkeypatch.setattr(environments, "default_engine", lambda *_: "torch")
     assert names(folder, asked) == ["tensorflow-single-1w-128b-1"]
     folder.begin(folder.stamped(asked))
     assert names(RaceFolder(runs, "second"), asked) == ["torch-single-1w-128b-1"]
 
 
 def test_an_engine_that_jobs_name_themselves_is_not_recorded(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "default_engine", lambda: "tensorflow")
+    monkeypatch.setattr(environments, "default_engine", lambda *_: "tensorflow")
     asked = race(entry=[{"engine": "torch", "strategy": "ddp"}])
     assert RaceFolder(runs, "first").stamped(asked) == asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_a_chief_that_was_killed_leaves_a_result_with_the_signal(tmp_path: Path)
         "failed",
         "worker 0 on 127.0.0.1 was ended by SIGKILL: it was killed from outside, or the system ran out of memory",
     )
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_during_a_part_does_not_change_its_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    real = time.time
+    mine = part(tmp_path)
+    take(mine, line("phase", phase="connect", state="begin").replace('"time":1.0', f'"time":{real() - 5}'))
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    finish(mine, "finished", Exit.from_returncode(0))
+    assert 5 <= json.loads((tmp_path / "result.json").read_text())["seconds"]["total"] < 60
 
 
 def test_a_run_that_is_there_is_never_overwritten(

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -41,6 +41,12 @@ class Part:
     plan: Plan
     process: Process
     folder: Path
+    #: From the monotonic clock to Unix time, as it was at the start.
+    _epoch: float = field(default_factory=lambda: time.time() - time.monotonic(), repr=False)
+
+    def now(self) -> float:
+        """Unix seconds by a clock that cannot jump while the part runs."""
+        return self._epoch + time.monotonic()
 
     @property
     def events_file(self) -> Path:
@@ -119,7 +125,7 @@ def finish(part: Part, status: Status, end: Exit) -> None:
     """With the chief: compile the result from the events that are on this host."""
     events = [event for path in event_files(part.folder) for event in read_events(path)]
     events.sort(key=lambda event: event.time)
-    started = events[0].time if events else time.time()
+    started = events[0].time if events else part.now()
     failure = None
     if status != "finished":
         me = part.process
@@ -129,7 +135,7 @@ def finish(part: Part, status: Status, end: Exit) -> None:
         failure = Failure(f"{me.name} on {me.host}{what}", me.role, me.rank, me.host,
                           cause=error.cause if error else "exit")
     result = make_result(
-        part.plan, str(part.folder.resolve()), status, events, started=started, ended=time.time(), failure=failure,
+        part.plan, str(part.folder.resolve()), status, events, started=started, ended=part.now(), failure=failure,
         launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
