@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
 
 from synthetic_races import beside, repeated, result
 from typed_judge import compare
+from velodrome.cli.compare import print_comparison
+from velodrome.cli.tables import SafeConsole
 from velodrome.judge.plausibility import implausible, is_too_good, late_note, suspects
 from velodrome.judge.statistics import Ratio
 from verdict_questions import answer as verdict
@@ -101,6 +104,13 @@ def test_a_script_whose_steps_grow_with_its_workers_is_another_training() -> Non
     answer = verdict(runs)
     assert not answer.reliable
     assert "keeps the global batch" in answer.next
+
+
+def test_the_table_marks_the_scaling_of_another_training() -> None:
+    console = SafeConsole(width=200, record=True, file=io.StringIO())
+    print_comparison(console, compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)]), "velodrome report made")
+    _, scaled = console.export_text().split("7.63")
+    assert "another training" in scaled
 
 
 def test_a_script_that_keeps_its_batch_is_only_suspect_where_it_scales_too_well() -> None:
