@@ -108,7 +108,8 @@ def test_a_script_whose_steps_grow_with_its_workers_is_another_training() -> Non
 
 def test_the_table_marks_the_scaling_of_another_training() -> None:
     console = SafeConsole(width=200, record=True, file=io.StringIO())
-    print_comparison(console, compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)]), "velodrome report made")
+    rows = compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)])
+    print_comparison(console, rows, "velodrome report made")
     _, scaled = console.export_text().split("7.63")
     assert "another training" in scaled
 
