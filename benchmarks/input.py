@@ -34,8 +34,8 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.tasks.counts import Batch
 from velodrome.tasks.schedule import by_data
+from velodrome.training.context import Context, Emitter
 from velodrome.transport.base import Alone
-from velodrome.worker.context import Context, Emitter
 
 BATCH = 128
 #: The largest cost of gathering, and the least share of the throughput from memory.

@@ -136,7 +136,7 @@ def _probe_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.M
     if request.node.get_closest_marker("unit"):
         from velodrome.clusters import environments
         from velodrome.races import plan
-        from velodrome.worker import probe
+        from velodrome.training import probe
 
         monkeypatch.setattr(environments, "run_probe", lambda python, words: probe.reply(words))
         monkeypatch.setattr(plan, "worth_measuring", lambda *asked: False)

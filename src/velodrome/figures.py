@@ -1,7 +1,7 @@
 """`velodrome.log`: figures that a script of the user reports while it trains, and the names that people give them.
 Standard library only.
 
-Outside a run nobody listens, and a call does nothing. In a run, `worker/script.py` listens.
+Outside a run nobody listens, and a call does nothing. In a run, `training/script.py` listens.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ WORLD = "VELODROME_WORLD"
 CONTROLLER = "VELODROME_CONTROLLER"
 #: Seconds between samples of a process's resources; 0 for none.
 MEASURE = "VELODROME_MEASURE"
-#: What a training process does instead of training (`worker/actions.py`): `check:` and the number of workers that
+#: What a training process does instead of training (`training/actions.py`): `check:` and the number of workers that
 #: strategies would have, with `:` and the mesh of a job that has one; the folder of a saved model that it evaluates; or
 #: `export:` and a folder below that of a saved model, into which it writes it as ONNX.
 INSTEAD = "VELODROME_INSTEAD"
 CHECK = "check:"
 EXPORT = "export:"
-#: The folder in which a script is tried (`worker/script.py`).
+#: The folder in which a script is tried (`training/script.py`).
 SCRATCH = "VELODROME_SCRATCH"
 #: For the user's own code, which may want to know where it runs.
 ROLE = "VELODROME_ROLE"

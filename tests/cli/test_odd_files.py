@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import repeated, write_race
 from velodrome.models.recipe import DESCRIPTION, read_description
-from velodrome.worker import checkpoint
+from velodrome.training import checkpoint
 
 pytestmark = pytest.mark.timeout(60)
 

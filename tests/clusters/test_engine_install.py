@@ -92,7 +92,7 @@ def test_an_environment_is_made_kept_repaired_and_removed(home: Path) -> None:
     shutil.rmtree(next(home.glob("lib/python3*/site-packages/numpy")))
     assert install_engine("mxnet")["changed"] is True
     python = str(environments.interpreter_of("mxnet"))
-    subprocess.run([python, "-c", "import numpy, velodrome.worker.probe"], check=True, timeout=60, cwd="/")
+    subprocess.run([python, "-c", "import numpy, velodrome.training.probe"], check=True, timeout=60, cwd="/")
 
     # Of a damaged training side, only that is installed again.
     next(home.glob("lib/python3*/site-packages/velodrome/engines/mxnet/worker.py")).unlink()
@@ -131,7 +131,7 @@ def test_everything_that_a_training_process_imports_must_be_intact(
 
 @pytest.mark.integration
 def test_a_file_of_the_training_side_that_is_imported_later_must_be_intact(packages: Path) -> None:
-    (packages / "velodrome" / "worker" / "actions.py").unlink()
+    (packages / "velodrome" / "training" / "actions.py").unlink()
     assert install_engine("mxnet")["changed"] is True
 
 
@@ -217,7 +217,7 @@ def test_the_next_command_ends_what_a_killed_one_left_before_it_touches_the_envi
 @pytest.mark.integration
 def test_an_environment_in_which_something_trains_is_left_alone(interpreter: Path) -> None:
     interpreter.symlink_to(sys.executable)
-    words = [str(interpreter), "-c", "import time; time.sleep(300)", "-m", "velodrome.worker"]
+    words = [str(interpreter), "-c", "import time; time.sleep(300)", "-m", "velodrome.training"]
     training = subprocess.Popen(words)
     try:
         for change in (install_engine, remove_engine):

@@ -83,7 +83,7 @@ def test_a_folder_with_the_name_of_a_framework_is_not_that_framework_but_may_hol
 def test_the_probe_imports_nothing_but_the_standard_library() -> None:
     script = (
         "import sys\nbefore = set(sys.modules)\n"
-        "from velodrome.worker import probe\nprobe.reply(['--module=numpy', '--package=numpy'])\n"
+        "from velodrome.training import probe\nprobe.reply(['--module=numpy', '--package=numpy'])\n"
         "names = {name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)\n"
         "print(sorted(names))"
     )

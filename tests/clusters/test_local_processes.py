@@ -59,11 +59,11 @@ def test_all_marked_processes_end_and_no_other(token: str) -> None:
 #: A process that was started as a template, became part of a run, and forked a copy that closed all it could and left.
 FORKING = """
 import os, sys, time
-from velodrome.worker.template import mark, show_command_line
+from velodrome.training.template import mark, show_command_line
 show_command_line(["velodrome-template"])
 if os.fork() == 0:
     mark(sys.argv[1])
-    show_command_line(["python", "-m", "velodrome.worker", "--role", "worker", "--rank", "1"])
+    show_command_line(["python", "-m", "velodrome.training", "--role", "worker", "--rank", "1"])
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -84,7 +84,7 @@ def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(
         def titles() -> list[bytes]:
             return [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaner.marked(token)]
 
-        wait_until(lambda: titles() == [b"python -m velodrome.worker --role worker --rank 1"] * 2)
+        wait_until(lambda: titles() == [b"python -m velodrome.training --role worker --rank 1"] * 2)
         assert cleaner.end_marked(token) == []
         assert started.poll() is None
     finally:

@@ -79,7 +79,7 @@ class Lasting:
 
     def training(self) -> bool:
         assert self.process.poll() is None, self.output()
-        return all(any("velodrome.worker --" in line for line in self.hosts.command_lines(name))
+        return all(any("velodrome.training --" in line for line in self.hosts.command_lines(name))
                    for name in self.hosts.names) and (self.runs / "long" / "events.jsonl").exists() \
             and (self.runs / "long" / "events.jsonl").read_text().count(self._sign[0]) >= self._sign[1]
 
@@ -92,7 +92,7 @@ class Lasting:
 
     def agent(self, name: str) -> int:
         """The agent, and not the guardian that was forked from it: the parent of a worker."""
-        worker = self.pid(name, "velodrome.worker --")
+        worker = self.pid(name, "velodrome.training --")
         return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
 
     def failed(self, seconds: float = 90) -> str:

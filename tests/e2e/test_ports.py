@@ -23,7 +23,7 @@ import pytest
 from scene import LONG, Scene, training
 
 from velodrome.clusters import environments
-from velodrome.worker.listening import EXPOSED
+from velodrome.training.listening import EXPOSED
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs"), str(ROOT / "tests" / "servers")]
@@ -202,7 +202,7 @@ def test_a_script_of_the_users_own_listens_on_loopback(
 DEBUG = """
 import sys
 from velodrome.cli.main import main
-from velodrome.worker import listening
+from velodrome.training import listening
 if sys.argv.pop(1) == "cannot":
     listening._JUMP_SLOT = {}
 main()

@@ -152,6 +152,6 @@ def _workers(run: str) -> list[int]:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"velodrome.worker" in words and run.encode() in words:
+        if b"velodrome.training" in words and run.encode() in words:
             found.append(int(process.name))
     return found

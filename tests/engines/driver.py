@@ -28,9 +28,9 @@ from velodrome.catalog.world import Member, World, numbered
 from velodrome.events.lines import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of
+from velodrome.training import checkpoint
+from velodrome.training.learner import State
 from velodrome.variables import SECRET, WORLD
-from velodrome.worker import checkpoint
-from velodrome.worker.learner import State
 
 Arrays = Mapping[str, NDArray[Any]]
 PROCESS = Path(__file__).with_name("driver_process.py")

@@ -21,7 +21,7 @@ from velodrome.models.recipe import read_description
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import to_html, to_markdown
-from velodrome.worker import checkpoint
+from velodrome.training import checkpoint
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ class RayHosts:
 
     def workers(self, name: str) -> dict[int, str]:
         """Training processes of a host."""
-        return {pid: line for pid, line in self.processes(name).items() if "velodrome.worker --" in line}
+        return {pid: line for pid, line in self.processes(name).items() if "velodrome.training --" in line}
 
     def kill_daemon(self, name: str) -> None:
         """Kill the raylet of a host."""

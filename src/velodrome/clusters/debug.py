@@ -64,8 +64,8 @@ class DebugGroup(Group):
         """Train to the end, however long that takes, and deliver lines as they come."""
         if self.exit is not None:
             return
-        from velodrome.worker import main as worker
-        from velodrome.worker.context import LineEmitter
+        from velodrome.training import main as worker
+        from velodrome.training.context import LineEmitter
 
         process = self.process
         events = LineEmitter(lambda line: deliver(process, line), process.role, process.rank)

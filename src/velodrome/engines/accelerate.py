@@ -13,7 +13,7 @@ from velodrome.engines.torch.fused_optimizer import make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Optimizer
 from velodrome.engines.torch.strategies.ddp import PreparedDdpLearner
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 
 def train(context: Context) -> None:

@@ -1,6 +1,6 @@
 """How a job optimizes: its optimizer, the schedule of its learning rate, and what is done to gradients and weights.
 
-These are fields of a job (`job/job.py`). What a schedule makes of a step is in `worker/loop.py`.
+These are fields of a job (`job/job.py`). What a schedule makes of a step is in `training/loop.py`.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from driver_process import read_data
 from velodrome.catalog.world import World
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.training import loop
+from velodrome.training.context import Context, LineEmitter
 from velodrome.transport.base import Alone
-from velodrome.worker import loop
-from velodrome.worker.context import Context, LineEmitter
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.unit

@@ -27,7 +27,7 @@ from velodrome.engines.torch.strategies.allreduce import (  # noqa: E402
 from velodrome.engines.torch.tasks import task_of_job  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 from velodrome.job.resolve import resolve  # noqa: E402
-from velodrome.worker.context import Context, LineEmitter  # noqa: E402
+from velodrome.training.context import Context, LineEmitter  # noqa: E402
 
 #: Every wait of the tests; none of them decides anything.
 SECONDS = 60

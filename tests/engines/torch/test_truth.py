@@ -14,7 +14,7 @@ from driver import each_once, largest_difference, run, write_data
 from velodrome.catalog.engines.torch import FUSED_OPTIMIZER, PLAIN_OPTIMIZER
 from velodrome.job.job import Job
 from velodrome.tasks.correctness_bits import decode
-from velodrome.worker import checkpoint
+from velodrome.training import checkpoint
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("mpi4py")

@@ -19,7 +19,7 @@ from velodrome.engines.torch.tuning import (
     sleeping_beside_other_programs,
 )
 from velodrome.machine import cores
-from velodrome.worker.sampler import CpuTime
+from velodrome.training.sampler import CpuTime
 
 pytestmark = pytest.mark.unit
 

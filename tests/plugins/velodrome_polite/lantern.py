@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from velodrome.engines.torch import worker
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 from velodrome_polite import SHINE
 
 

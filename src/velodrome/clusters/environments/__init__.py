@@ -1,7 +1,7 @@
 """The Python environments in which engines train: which interpreter an engine uses, what that interpreter has, and the
 record of an environment of the engine's own.
 
-The controller never looks into another environment by itself: it asks its interpreter (`velodrome/worker/probe.py`).
+The controller never looks into another environment by itself: it asks its interpreter (`velodrome/training/probe.py`).
 The record is written when an environment is complete, so one without it was interrupted.
 """
 
@@ -27,7 +27,7 @@ from velodrome.errors import VelodromeError, headline
 from velodrome.files import read_json
 
 #: The program that answers a probe, in the environment of the interpreter that is asked.
-PROBE = "velodrome.worker.probe"
+PROBE = "velodrome.training.probe"
 #: An interpreter answers in a tenth of a second; a cold disk or a busy machine may take many times that.
 PROBE_SECONDS = 30.0
 #: Variable with the folder of engine environments: one folder an engine, by its name.

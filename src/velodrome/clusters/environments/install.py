@@ -144,7 +144,7 @@ def _packages(described: Engine) -> list[str]:
 
 def _training_side(described: Engine) -> list[str]:
     """The modules of Velodrome that a training process imports."""
-    return ["velodrome.worker.main", described.worker]
+    return ["velodrome.training.main", described.worker]
 
 
 def _missing_modules(python: Path, modules: Sequence[str]) -> list[str]:
@@ -236,7 +236,7 @@ def _compiler(scratch: Path, replaced: Mapping[str, str]) -> Path:
 Progress = Callable[[str], None]
 _SHOWN_LINES = 15
 #: Modules by which a process trains, or waits to.
-_TRAINING = frozenset({"velodrome.worker", "velodrome.worker.template", "velodrome.run.manual"})
+_TRAINING = frozenset({"velodrome.training", "velodrome.training.template", "velodrome.run.manual"})
 
 
 def inherited_variables() -> dict[str, str]:

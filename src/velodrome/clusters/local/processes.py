@@ -28,7 +28,7 @@ from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import VelodromeError
 from velodrome.variables import CONTROLLER, NO_TOKEN, TOKEN
 
-WORKER = "velodrome.worker"
+WORKER = "velodrome.training"
 Wrap = Callable[[Sequence[str]], list[str]]
 #: Options of a training process that a controller starts and supervises.
 SUPERVISED = ("--lifeline", "--supervised")
@@ -116,7 +116,7 @@ class Template:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._popen = subprocess.Popen(
-                [str(interpreter_of(engine)), "-P", "-m", "velodrome.worker.template", "--engine", engine,
+                [str(interpreter_of(engine)), "-P", "-m", "velodrome.training.template", "--engine", engine,
                  "--socket", str(theirs.fileno()), "x" * PADDING],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()], start_new_session=True,

@@ -32,7 +32,7 @@ from velodrome.printable import bytes_text
 #: How far clocks may be apart.
 CLOCK_SECONDS = 1.0
 PROBE_SECONDS = 60.0
-_PROBE = "velodrome.worker.probe"
+_PROBE = "velodrome.training.probe"
 _OURS = ("velodrome", "velodrome-worker")
 
 Choose = Callable[[Link, Engine], Interpreter]

@@ -29,10 +29,10 @@ from velodrome.engines.torch.process_group import connect, translate_errors_of_c
 from velodrome.engines.torch.strategies.fsdp import LockstepLearner
 from velodrome.job.job import Job
 from velodrome.tasks.counts import Counts
+from velodrome.training.context import Context
+from velodrome.training.learner import Part, State
+from velodrome.training.sampler import computing
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Part, State
-from velodrome.worker.sampler import computing
 
 #: The stage of ZeRO by strategy.
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.worker.actions import Named, fed_images
+from velodrome.training.actions import Named, fed_images
 
 
 def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:

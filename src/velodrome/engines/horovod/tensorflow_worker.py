@@ -24,10 +24,10 @@ from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
+from velodrome.training import loop
+from velodrome.training.context import Context
+from velodrome.training.learner import WEIGHTS, Part, State, Values, ZooLearner
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import loop
-from velodrome.worker.context import Context
-from velodrome.worker.learner import WEIGHTS, Part, State, Values, ZooLearner
 
 EVALUATION_BATCH = 512
 

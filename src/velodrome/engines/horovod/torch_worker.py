@@ -10,8 +10,8 @@ from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients
+from velodrome.training.context import Context
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker.context import Context
 
 
 def train(context: Context) -> None:

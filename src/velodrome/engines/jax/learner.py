@@ -22,9 +22,9 @@ from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_al
 from velodrome.errors import PeerLost, headline
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
+from velodrome.training.context import Context
+from velodrome.training.learner import State, ZooLearner
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import State, ZooLearner
 
 _LOST = re.compile(r"gloo|connection (closed|reset|refused)|broken pipe|socket|peer|unavailable", re.IGNORECASE)
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from velodrome.models import jax_zoo
 from velodrome.models.recipe import read_description
-from velodrome.worker.actions import Named, fed_images
+from velodrome.training.actions import Named, fed_images
 
 
 def load(folder: Path) -> tuple[Callable[..., Any], dict[str, Any]]:

@@ -23,9 +23,9 @@ from velodrome.engines.jax.learner import Forward, JaxLearner
 from velodrome.models import jax_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
+from velodrome.training.context import Context
+from velodrome.training.learner import Part
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Part
 
 EVALUATION_BATCH = 512
 #: Bytes of images that are gathered at a time and handed to the compiled loop.

@@ -12,13 +12,13 @@ from velodrome.engines.jax.division import AXIS
 from velodrome.engines.jax.learner import JaxLearner
 from velodrome.engines.jax.tasks import ImageLearner, TextLearner
 from velodrome.errors import PeerLost, headline
+from velodrome.training import loop
+from velodrome.training.context import Context
+from velodrome.training.sampler import computing
 from velodrome.transport.base import Alone, Transport
 from velodrome.transport.interfaces import address_towards
 from velodrome.transport.rendezvous import Ranks
 from velodrome.transport.star import StarTransport
-from velodrome.worker import loop
-from velodrome.worker.context import Context
-from velodrome.worker.sampler import computing
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
 _LIMIT_SECONDS = 7 * 24 * 3600

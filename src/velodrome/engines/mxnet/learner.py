@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from velodrome.job.job import Job
 from velodrome.job.optimization import MOMENTUM
 from velodrome.tasks.counts import Counts
+from velodrome.training.context import Context
+from velodrome.training.learner import State, Values, ZooLearner
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import State, Values, ZooLearner
 
 
 class MxnetLearner(ZooLearner):

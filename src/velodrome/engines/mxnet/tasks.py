@@ -20,9 +20,9 @@ from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
+from velodrome.training.context import Context
+from velodrome.training.learner import Part
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Part
 
 EVALUATION_BATCH = 512
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from velodrome.training.context import Context
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker.context import Context
 
 if TYPE_CHECKING:
     from velodrome.engines.mxnet.learner import MxnetLearner
@@ -21,7 +21,7 @@ def train(context: Context) -> None:
         import mxnet as mx
 
         from velodrome.engines.mxnet.tasks import ImageLearner, TextLearner
-        from velodrome.worker import loop
+        from velodrome.training import loop
 
     def build(peers: tuple[Transport, object | None]) -> MxnetLearner:
         learner_class = TextLearner if context.data.kind == "text" else ImageLearner

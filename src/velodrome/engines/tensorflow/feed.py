@@ -21,8 +21,8 @@ from velodrome.tasks.base import Task
 from velodrome.tasks.schedule import Indices, Partition, Schedule, TextSchedule, Words, evaluation_indices
 from velodrome.tasks.schedule import evaluation_rows as rows_of_text
 from velodrome.tasks.supervised import Regression
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Part
+from velodrome.training.context import Context
+from velodrome.training.learner import Part
 
 
 class Examples(NamedTuple):

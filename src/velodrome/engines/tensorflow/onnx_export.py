@@ -17,7 +17,7 @@ from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.checks import class_scores
 from velodrome.models.served import ServedState
 from velodrome.tasks.counts import Batch
-from velodrome.worker.actions import Exported, Named
+from velodrome.training.actions import Exported, Named
 
 NEEDS = ("onnx", "tf2onnx")
 _OPSET = 18

@@ -11,7 +11,7 @@ from velodrome.engines.tensorflow.network import Network
 from velodrome.engines.tensorflow.text_network import text_network
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.tasks.examples import ExampleTask
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 
 def network_of(context: Context) -> FlatModel:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.flat import Array, FlatModel, StepResult
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
-from velodrome.worker.context import Context
-from velodrome.worker.learner import State
+from velodrome.training.context import Context
+from velodrome.training.learner import State
 
 
 def total_of(result: StepResult, dtype: tf.DType) -> tf.Tensor:

@@ -34,9 +34,9 @@ from velodrome.engines.tensorflow.strategies.parameter_server import ParameterSe
 from velodrome.engines.tensorflow.strategies.replicas import Replicas
 from velodrome.engines.tensorflow.tasks import network_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, is_by_keras, steps_of_epoch
-from velodrome.worker import loop
-from velodrome.worker.context import Context
-from velodrome.worker.learner import connect_mpi
+from velodrome.training import loop
+from velodrome.training.context import Context
+from velodrome.training.learner import connect_mpi
 
 _IN_PROCESS = ("mirrored", "central-storage")
 #: A strategy of `tf.distribute`, and the devices of its replicas in this process.

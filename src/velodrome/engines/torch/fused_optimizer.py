@@ -27,7 +27,7 @@ from velodrome.engines.torch.optimizer import (
 )
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 #: What an optimizer keeps of every parameter.
 SLOTS: dict[str, tuple[str, ...]] = {

@@ -22,9 +22,9 @@ from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_b
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.models.generators import Generators
 from velodrome.tasks.counts import Counts
+from velodrome.training.context import Context
+from velodrome.training.learner import Inspection, Part, State, TransportLearner
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Part, State, TransportLearner
 
 
 class TorchLearner(TransportLearner):

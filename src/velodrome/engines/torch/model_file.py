@@ -36,10 +36,10 @@ from velodrome.models.recipe import (
     tuples,
 )
 from velodrome.tasks.counts import Batch
+from velodrome.training import checkpoint
+from velodrome.training.context import Context
+from velodrome.training.learner import State
 from velodrome.transport.base import Transport
-from velodrome.worker import checkpoint
-from velodrome.worker.context import Context
-from velodrome.worker.learner import State
 
 WEIGHTS = "model.safetensors"
 

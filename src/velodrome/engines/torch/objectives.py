@@ -23,8 +23,8 @@ from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Batch, Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.schedule import Indices
+from velodrome.training.context import Context
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
 
 #: A confusion matrix of more classes is unreadable and large.
 MAX_CONFUSION_CLASSES = 100

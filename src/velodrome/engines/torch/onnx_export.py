@@ -16,7 +16,7 @@ from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.model_file import restored
 from velodrome.models.served import ServedState
 from velodrome.tasks.counts import Batch
-from velodrome.worker.actions import Exported, Named
+from velodrome.training.actions import Exported, Named
 
 NEEDS = ("onnx", "onnxscript")
 _OPSET = 18

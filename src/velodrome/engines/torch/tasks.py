@@ -19,7 +19,7 @@ from velodrome.engines.torch.network import Network, arguments_of, build, build_
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
 from velodrome.models.recipe import COLUMNS, VOCABULARY
 from velodrome.tasks.examples import ExampleTask
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 
 class TorchTask(ABC):

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from velodrome.machine import allowed_cores
-from velodrome.worker.sampler import CpuTime
+from velodrome.training.sampler import CpuTime
 
 #: Names of malloc.h, with the bytes that are set; larger values of the first are refused.
 _M_MMAP_THRESHOLD, _LARGEST_KEPT = -3, 32 << 20

@@ -13,9 +13,9 @@ from velodrome.catalog.world import World
 from velodrome.engines.torch import tuning
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.tasks import task_of_job
+from velodrome.training import loop
+from velodrome.training.context import Context
 from velodrome.transport.base import Alone, Transport
-from velodrome.worker import loop
-from velodrome.worker.context import Context
 
 #: Joins the other processes, on GPUs or not: what sums counts between them, and the learner of the strategy.
 Connect = Callable[[Context, bool], tuple[Transport, type[TorchLearner]]]
@@ -81,7 +81,7 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         return connect(context, gpus=gpus), learner_class
     if context.job.strategy == "allreduce":
         from velodrome.engines.torch.strategies.allreduce import AllReduceLearner
-        from velodrome.worker.learner import connect_mpi
+        from velodrome.training.learner import connect_mpi
 
         return connect_mpi(context), AllReduceLearner
     return Alone(), TorchLearner

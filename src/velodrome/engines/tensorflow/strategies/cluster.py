@@ -17,9 +17,9 @@ from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.catalog.world import Member, World
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
+from velodrome.training.context import Context, Emitter
+from velodrome.training.listening import EXPOSED, is_exposed
 from velodrome.transport.interfaces import is_address, listening_address
-from velodrome.worker.context import Context, Emitter
-from velodrome.worker.listening import EXPOSED, is_exposed
 
 _DISCONNECTED = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,

@@ -43,8 +43,8 @@ from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, exam
 from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Part, State
+from velodrome.training.context import Context
+from velodrome.training.learner import Part, State
 
 #: The steps of a closure are unrolled in its graph if the network has at most so many weight tensors and the job at
 #: least so many steps: weights are then requested early, and no message is sent for a loop. It takes a second or two to

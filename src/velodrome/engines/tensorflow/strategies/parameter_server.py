@@ -32,8 +32,8 @@ from velodrome.engines.tensorflow.weights import (
 )
 from velodrome.job.job import Job
 from velodrome.tasks.counts import Counts
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner, State
+from velodrome.training.context import Context
+from velodrome.training.learner import Learner, State
 
 #: Closures per worker that are scheduled at a time: one runs, one is queued.
 AHEAD = 2

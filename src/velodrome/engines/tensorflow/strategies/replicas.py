@@ -23,8 +23,8 @@ from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Inspection, Learner, Part, State, gather
+from velodrome.training.context import Context
+from velodrome.training.learner import Inspection, Learner, Part, State, gather
 
 #: Steps of an evaluation in one call.
 _EVALUATION_STEPS = 20

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.feed import PARTS, Examples, Source
 from velodrome.errors import RunFailed
 from velodrome.tasks.schedule import Indices
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 _FIRST_DESCRIPTOR = 200
 #: Bytes before the examples of every file: the size of an `.npy` header, so that such a file can be mapped as it is.

@@ -22,7 +22,7 @@ from velodrome.catalog.engines.torch import COMPRESS, Compression
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, LibraryOptimizer, Optimizer, copy_by_name, torch_optimizer
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
-from velodrome.worker.context import Context, Status
+from velodrome.training.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
 DDP_FILE = DistributedDataParallel.forward.__code__.co_filename

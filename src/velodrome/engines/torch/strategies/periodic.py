@@ -21,9 +21,9 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.optimizer import Gradients
 from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
 from velodrome.job.optimization import OUTER_MOMENTUM, OUTER_RATE
+from velodrome.training.context import Context
+from velodrome.training.learner import State
 from velodrome.transport.base import Transport
-from velodrome.worker.context import Context
-from velodrome.worker.learner import State
 
 #: What the names of arrays of one process begin with in a checkpoint; its rank follows.
 _WORKER = "worker."

@@ -42,8 +42,8 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     refuse_what_cannot_pass,
 )
 from velodrome.tasks.counts import Counts
-from velodrome.worker import checkpoint
-from velodrome.worker.learner import Part, State
+from velodrome.training import checkpoint
+from velodrome.training.learner import Part, State
 
 #: More axes than outputs have.
 _MOST_AXES = 8

@@ -22,7 +22,7 @@ from velodrome.engines.torch.model_file import from_arrays, to_arrays
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
 from velodrome.tasks.counts import Counts
-from velodrome.worker.learner import Part, State
+from velodrome.training.learner import Part, State
 
 #: For every parameter, the modules inside of whose calls alone it is used.
 Covers = Mapping[nn.Parameter, set[nn.Module]]

@@ -27,10 +27,10 @@ from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import evaluation_indices
+from velodrome.training.context import Context
 from velodrome.transport.base import Transport
 from velodrome.transport.mpi import MpiTransport
 from velodrome.transport.rendezvous import Ranks
-from velodrome.worker.context import Context
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from velodrome.catalog.registry import engine_with_key
+from velodrome.training.host import die_with_parent, limit_threads
 from velodrome.variables import TOKEN
-from velodrome.worker.host import die_with_parent, limit_threads
 
 _MESSAGE = 1 << 20
 _marks: list[mmap.mmap] = []
@@ -79,10 +79,10 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    words = [sys.executable, "-P", "-m", "velodrome.worker", *request["words"]]
+    words = [sys.executable, "-P", "-m", "velodrome.training", *request["words"]]
     sys.argv = words[3:]
     show_command_line(words)
-    from velodrome.worker.main import main
+    from velodrome.training.main import main
 
     main(request["words"])
 
@@ -128,7 +128,7 @@ def serve(control: socket.socket) -> None:
 
 
 def main() -> NoReturn:
-    parser = argparse.ArgumentParser(prog="python -m velodrome.worker.template")
+    parser = argparse.ArgumentParser(prog="python -m velodrome.training.template")
     parser.add_argument("--engine", required=True)
     parser.add_argument("--socket", required=True, type=int)
     parser.add_argument("padding", nargs="?")
@@ -139,9 +139,9 @@ def main() -> NoReturn:
     # Children set their own number; libraries that decide once, at import, get the one that is always right.
     limit_threads(1)
     control = socket.socket(fileno=options.socket)
-    show_command_line([sys.executable, "-P", "-m", "velodrome.worker.template", "--engine", options.engine])
+    show_command_line([sys.executable, "-P", "-m", "velodrome.training.template", "--engine", options.engine])
     import_module(engine_with_key(options.engine).worker)
-    import_module("velodrome.worker.main")
+    import_module("velodrome.training.main")
     gc.collect()
     gc.freeze()
     control.send(json.dumps({"ready": True}).encode())

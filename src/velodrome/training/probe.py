@@ -1,4 +1,4 @@
-"""Reports what an interpreter has, as one line of JSON: `python -m velodrome.worker.probe --module torch`.
+"""Reports what an interpreter has, as one line of JSON: `python -m velodrome.training.probe --module torch`.
 
 Only the standard library is imported, so that the answer comes at once.
 """
@@ -57,7 +57,7 @@ def answer(modules: Iterable[str], packages: Iterable[str]) -> dict[str, Any]:
 
 def reply(words: Sequence[str] | None = None) -> str:
     """Parse command-line arguments and return the description that they request, as one line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m velodrome.worker.probe", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m velodrome.training.probe", description=__doc__)
     parser.add_argument("--module", action="append", default=[], help="a module to look for")
     parser.add_argument("--package", action="append", default=[], help="a package whose version to report")
     options = parser.parse_args(words)

@@ -27,8 +27,8 @@ from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.job.job import Job
 from velodrome.machine import allowed_cores, cores
 from velodrome.machine import cores as machine_cores
-from velodrome.worker.probe import versions_of
-from velodrome.worker.sampler import sampling_interval
+from velodrome.training.probe import versions_of
+from velodrome.training.sampler import sampling_interval
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61

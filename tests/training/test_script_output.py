@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.worker import script_output
-from velodrome.worker.script_output import reports_of
+from velodrome.training import script_output
+from velodrome.training.script_output import reports_of
 
 
 def read(text: bytes, *patterns: str) -> tuple[bytes, list[dict[str, Any]]]:

@@ -17,8 +17,8 @@ import pytest
 from velodrome.catalog.world import Member, World
 from velodrome.clusters.local.launcher import free_port
 from velodrome.errors import RunFailed
+from velodrome.training.script import rendezvous
 from velodrome.transport import horovod_rendezvous
-from velodrome.worker.script import rendezvous
 
 #: A beginning that stops, no HTTP, an endless line, and a body that does not come.
 ATTACKS = (b"GET /", os.urandom(4000), b"GET /" + b"a" * 200_000, b"PUT /x/y HTTP/1.1\r\nContent-Length: 9999\r\n\r\n")

@@ -18,8 +18,8 @@ from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.worker import loop
-from velodrome.worker.context import Context, Emitter
+from velodrome.training import loop
+from velodrome.training.context import Context, Emitter
 
 pytestmark = pytest.mark.unit
 

@@ -21,7 +21,7 @@ from velodrome.events.fields import HistoryRow
 from velodrome.events.lines import sentences
 from velodrome.models.generators import Generators, restore_states
 from velodrome.printable import shown
-from velodrome.worker.learner import State
+from velodrome.training.learner import State
 
 KEEP = 2
 #: More than any training can make; larger numbers lose their last digits on the way.

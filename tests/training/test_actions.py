@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_loop import Heard, NumpyLearner
 
-from velodrome.worker import actions
+from velodrome.training import actions
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8), ("bfloat16", 4)])

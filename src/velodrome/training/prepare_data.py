@@ -1,4 +1,4 @@
-"""Prepares the data of a job on this host before its processes start: `python -m velodrome.worker.prepare_data`.
+"""Prepares the data of a job on this host before its processes start: `python -m velodrome.training.prepare_data`.
 
 The job is in the environment, as for a training process. Data comes from this host's cache, mirror or storage.
 """

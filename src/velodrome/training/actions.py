@@ -33,9 +33,9 @@ from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dt
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Loaded
 from velodrome.tasks.counts import Counts
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner
-from velodrome.worker.loop import Pace, refuse_nan, schedules
+from velodrome.training.context import Context
+from velodrome.training.learner import Learner
+from velodrome.training.loop import Pace, refuse_nan, schedules
 
 #: `check` trains two steps and for so many seconds after them, by calls of so many.
 PACE_SECONDS, CALL_SECONDS = 1.0, 0.25

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from velodrome.machine import allowed_cores, busy_seconds
+from velodrome.training.context import Emitter, Status
 from velodrome.variables import CONTROLLER, MEASURE
-from velodrome.worker.context import Emitter, Status
 
 
 @dataclass(frozen=True)

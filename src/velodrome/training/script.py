@@ -26,14 +26,14 @@ from velodrome.catalog.world import World
 from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, ScriptFailed, headline
 from velodrome.job.script import words_of
 from velodrome.models.own import raised_in_library
+from velodrome.training.context import Context
+from velodrome.training.listening import EXPOSED, redirects
+from velodrome.training.recorder import Recorder
+from velodrome.training.sampler import computing
+from velodrome.training.script_output import read_output
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
 from velodrome.transport.interfaces import address_towards, interface_of
 from velodrome.variables import FOLDER, SCRATCH, SEED
-from velodrome.worker.context import Context
-from velodrome.worker.listening import EXPOSED, redirects
-from velodrome.worker.recorder import Recorder
-from velodrome.worker.sampler import computing
-from velodrome.worker.script_output import read_output
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _LOST = re.compile(

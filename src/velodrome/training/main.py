@@ -30,9 +30,8 @@ from velodrome.events.models import Cause
 from velodrome.files import if_full
 from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
-from velodrome.variables import CHECK, EXPORT, INSTEAD, JOB, WORLD
-from velodrome.worker.context import Context, Emitter
-from velodrome.worker.host import (
+from velodrome.training.context import Context, Emitter
+from velodrome.training.host import (
     avoid_missing_tiles,
     claim_cores,
     describe_process,
@@ -40,8 +39,9 @@ from velodrome.worker.host import (
     limit_threads,
     watch_lifeline,
 )
-from velodrome.worker.listening import listening_at
-from velodrome.worker.sampler import CpuTime, heartbeat
+from velodrome.training.listening import listening_at
+from velodrome.training.sampler import CpuTime, heartbeat
+from velodrome.variables import CHECK, EXPORT, INSTEAD, JOB, WORLD
 
 #: How much longer than its supervisor a worker waits for its peers.
 SUPERVISOR_FIRST_SECONDS = 10.0
@@ -51,7 +51,7 @@ _CAUSES: dict[type[BaseException], Cause] = {BadRequest: "request", PeerLost: "p
 
 def parse_options(words: list[str]) -> argparse.Namespace:
     """The command line of a training process."""
-    parser = argparse.ArgumentParser(prog="python -m velodrome.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m velodrome.training", description=__doc__)
     parser.add_argument("--run", required=True, help="name of the run")
     parser.add_argument("--role", required=True, help="its role in the job, as the strategy names it")
     parser.add_argument("--rank", required=True, type=int)
@@ -100,14 +100,14 @@ def work(options: argparse.Namespace, events: Emitter) -> None:
             stack.enter_context(listening_at(world.me.host))
         stack.enter_context(heartbeat(events, context.status, cpu_time))
         if job.script is not None:
-            from velodrome.worker import script
+            from velodrome.training import script
 
             script.run(context)
             return
         with events.phase("import"):
             engine = import_module(engine_of(job).worker)
         if context.export_to is not None:
-            from velodrome.worker import actions
+            from velodrome.training import actions
 
             actions.export(context, context.export_to)
         else:
@@ -135,7 +135,7 @@ def read_context(options: argparse.Namespace, events: Emitter) -> Context:
 def _set_action(context: Context, instead: str) -> None:
     """Let a process do this instead of training: `check`, the evaluation of the model saved in that folder, or its
     export."""
-    from velodrome.worker import actions
+    from velodrome.training import actions
 
     if instead.startswith(CHECK):
         workers, _, mesh = instead.removeprefix(CHECK).partition(":")

@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.worker.loop import rates_of_epoch
+from velodrome.training.loop import rates_of_epoch
 
 pytestmark = pytest.mark.unit
 

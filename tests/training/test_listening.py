@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from velodrome.training import listening
 from velodrome.transport.interfaces import listening_address
-from velodrome.worker import listening
 
 #: Opens a server of a framework inside and outside the block, and prints whether each is exposed.
 SCENE = """
 import json, socket, sys
-from velodrome.worker import listening
+from velodrome.training import listening
 
 def free():
     with socket.socket() as trial:

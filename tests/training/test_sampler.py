@@ -12,11 +12,11 @@ import pytest
 
 from velodrome import machine
 from velodrome.events.fields import CpuTime as CpuTimeFields
+from velodrome.training import sampler
+from velodrome.training.context import Status
+from velodrome.training.host import claim_cores
+from velodrome.training.sampler import CpuTime
 from velodrome.variables import CONTROLLER
-from velodrome.worker import sampler
-from velodrome.worker.context import Status
-from velodrome.worker.host import claim_cores
-from velodrome.worker.sampler import CpuTime
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\nprint(flush=True)\n{after}"
 STAT = """cpu  900 0 900 0 0 0 0 0 0 0

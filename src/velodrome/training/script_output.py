@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome import figures
 
 if TYPE_CHECKING:
-    from velodrome.worker.context import Emitter
+    from velodrome.training.context import Emitter
 
 #: Groups that are of every split of their line.
 _SHARED = ("step", "epoch", "total_steps", "total_epochs")

@@ -13,8 +13,8 @@ from velodrome.catalog.world import Member, World
 from velodrome.events.lines import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.worker.context import Context, LineEmitter
-from velodrome.worker.recorder import Recorder
+from velodrome.training.context import Context, LineEmitter
+from velodrome.training.recorder import Recorder
 
 
 class Scene:

@@ -12,9 +12,9 @@ import pytest
 from velodrome.catalog.world import Member, worlds
 from velodrome.data import base
 from velodrome.job.job import Job
+from velodrome.training import main
+from velodrome.training.context import Emitter
 from velodrome.variables import JOB, WORLD
-from velodrome.worker import main
-from velodrome.worker.context import Emitter
 
 pytestmark = pytest.mark.unit
 

@@ -20,9 +20,9 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.tasks.counts import Counts
 from velodrome.tasks.schedule import Schedule
-from velodrome.worker import checkpoint, loop
-from velodrome.worker.context import Context, Emitter
-from velodrome.worker.learner import Learner, State
+from velodrome.training import checkpoint, loop
+from velodrome.training.context import Context, Emitter
+from velodrome.training.learner import Learner, State
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ TensorFlow's servers run whatever graph anybody sends them, PyTorch's store lets
 option for the address that it listens at. So the entries through which their libraries call `bind` (those of the global
 offset table, which the dynamic linker fills) are redirected to a function that replaces "any address" by the one of the
 plan. All that depends on this is here. Where it does not work, on a system other than Linux or an unknown processor,
-frameworks train as before, and `is_exposed` lets a run warn of it; `tests/worker/test_listening.py` and
+frameworks train as before, and `is_exposed` lets a run warn of it; `tests/training/test_listening.py` and
 `tests/e2e/test_ports.py` fail when a framework no longer calls `bind` in this way. Nothing here runs while a process
 trains: `bind` is called when servers start.
 

@@ -28,7 +28,7 @@ from velodrome.tasks.registry import task_of
 from velodrome.variables import STRICT_EVENTS
 
 if TYPE_CHECKING:
-    from velodrome.worker.learner import Learner
+    from velodrome.training.learner import Learner
 
 
 class InvalidEvent(Exception):
@@ -134,9 +134,9 @@ class Context:
     resume: bool = False
     #: The folder of a saved model that is evaluated in place of one that is trained.
     saved_model: Path | None = None
-    #: Where the saved model is written as ONNX instead (`worker/actions.py`).
+    #: Where the saved model is written as ONNX instead (`training/actions.py`).
     export_to: Path | None = None
-    #: What is done with the learner instead of training it (`worker/actions.py`).
+    #: What is done with the learner instead of training it (`training/actions.py`).
     action: Callable[[Context, Learner], None] | None = None
     status: Status = field(default_factory=Status)
 

@@ -31,9 +31,9 @@ from velodrome.models.recipe import COLUMNS
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Steps
 from velodrome.tasks.counts import Counts
-from velodrome.worker import checkpoint
-from velodrome.worker.context import Context
-from velodrome.worker.learner import Learner
+from velodrome.training import checkpoint
+from velodrome.training.context import Context
+from velodrome.training.learner import Learner
 
 #: A call into the learner should take about this long: long enough to cost nothing, short enough to watch.
 CHUNK_SECONDS = 0.25

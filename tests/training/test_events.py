@@ -12,8 +12,8 @@ import pytest
 
 from velodrome.events.lines import PREFIX, parse_event, to_line
 from velodrome.events.models import KINDS, MODELS, ErrorEvent, LostEvent, WarningEvent
+from velodrome.training.context import Emitter, InvalidEvent
 from velodrome.variables import STRICT_EVENTS
-from velodrome.worker.context import Emitter, InvalidEvent
 
 pytestmark = pytest.mark.unit
 

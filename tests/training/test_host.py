@@ -16,7 +16,7 @@ import pytest
 from velodrome.events.lines import parse_event
 from velodrome.events.models import HelloEvent
 from velodrome.job.job import Job
-from velodrome.worker import host
+from velodrome.training import host
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_it_says_how_often_its_heart_will_beat(
 
 @pytest.mark.integration
 def test_hello_comes_first_even_from_a_process_that_fails_at_once() -> None:
-    command = [sys.executable, "-m", "velodrome.worker", "--run", "r", "--role", "worker", "--rank", "1"]
+    command = [sys.executable, "-m", "velodrome.training", "--run", "r", "--role", "worker", "--rank", "1"]
     environment = {**os.environ, "VELODROME_JOB": Job(engine="torch").model_dump_json(), "VELODROME_WORLD": "[]"}
     done = subprocess.run(
         [*command, "--folder", "/tmp"], env=environment, capture_output=True, text=True, timeout=280
@@ -131,7 +131,7 @@ def test_the_processor_answers() -> None:
 @pytest.mark.integration
 def test_products_in_bfloat16_work_here() -> None:
     pytest.importorskip("torch")
-    program = ("from velodrome.worker.host import avoid_missing_tiles; avoid_missing_tiles(); import torch; "
+    program = ("from velodrome.training.host import avoid_missing_tiles; avoid_missing_tiles(); import torch; "
                "print((torch.ones(64, 784, dtype=torch.bfloat16) @ torch.ones(784, 8, dtype=torch.bfloat16))[0, 0])")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert "tensor(784." in done.stdout, done.stderr

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from velodrome.figures import Names
-from velodrome.worker.context import Context
+from velodrome.training.context import Context
 
 #: Seconds between progress events.
 PROGRESS_SECONDS = 0.25
