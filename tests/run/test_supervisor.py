@@ -34,7 +34,7 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.attempt import JobFailed
 from velodrome.run.execute import execute
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor, event_key
 

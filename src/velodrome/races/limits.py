@@ -15,7 +15,7 @@ from velodrome.judge.attempts import Limit
 from velodrome.judge.budget import REPEATED_SHARE
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 from velodrome.tasks.registry import task_of
 
 

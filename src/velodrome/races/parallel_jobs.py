@@ -14,7 +14,7 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 
 #: How long interrupted jobs may take to end by themselves, and then without their hosts.
 _END_SECONDS, _CLOSE_SECONDS = 15.0, 60.0

@@ -22,7 +22,7 @@ from velodrome.races.observer import RaceObserver
 from velodrome.races.parallel_jobs import Lanes
 from velodrome.run.attempt import JobFailed, record_failure
 from velodrome.run.execute import execute
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2

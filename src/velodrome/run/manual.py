@@ -29,7 +29,9 @@ from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, R
 from velodrome.job.job import Job
 from velodrome.job.result import Status
 from velodrome.printable import printable
-from velodrome.run.outcome import Failure, make_result
+from velodrome.run.outcome import make_result
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
 
@@ -135,8 +137,8 @@ def finish(part: Part, status: Status, end: Exit) -> None:
         failure = Failure(f"{me.name} on {me.host}{what}", me.role, me.rank, me.host,
                           cause=error.cause if error else "exit")
     result = make_result(
-        part.plan, str(part.folder.resolve()), status, events, started=started, ended=part.now(), failure=failure,
-        launcher="manual",
+        part.plan, RunState.of(part.plan, started, events), str(part.folder.resolve()), status, ended=part.now(),
+        failure=failure, launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
     files.write_text(part.folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
