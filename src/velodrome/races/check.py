@@ -15,8 +15,8 @@ from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
 from velodrome.clusters import environments
-from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit
 from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.clusters.registry import Where
+from velodrome.clusters.yaml_files import read_yaml
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
 from velodrome.job.job import Job, job_fields
@@ -23,7 +24,6 @@ from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run import trust
 from velodrome.run.attempt import JobFailed
 from velodrome.run.trust import Code
-from velodrome.run.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from velodrome.judge.judge import Dropped
