@@ -20,7 +20,7 @@ from velodrome.races.jobs import stored_ending
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
-from velodrome.reporting.series import RunSeries, run_series
+from velodrome.reporting.series import RunSeries, hosts_of, run_series
 from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
 
@@ -119,7 +119,7 @@ def make_pictures(report: Report) -> list[Picture]:
 def _series(row: Row) -> RunSeries:
     result = row.representative
     folder = result.get("folder")
-    return run_series(result, RunFolder(folder).events() if folder else ())
+    return run_series(result.started, hosts_of(result), RunFolder(folder).events() if folder else ())
 
 
 def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:

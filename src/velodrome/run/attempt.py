@@ -60,7 +60,7 @@ class Attempt:
         self._run, self._admitted, self._listener, self._on_start = run, admitted, listener, on_start
         self._resume, self._attached, self._stop = resume, attached, stop
         started = run.now() if attached is None else attached.started
-        self._state = RunState(task_of(admitted.job), started, WATCHED_ROWS)
+        self._state = RunState(started, WATCHED_ROWS, admitted.job.script is not None)
         for event in run.events() if resume else ():
             self._state.add(event)
         self._scalars = Scalars(run.path / "tensorboard", task_of(admitted.job), began=run.now())

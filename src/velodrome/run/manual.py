@@ -27,7 +27,7 @@ from velodrome.errors import BadRequest
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
-from velodrome.job.result import Status
+from velodrome.job.result import Ended
 from velodrome.printable import printable
 from velodrome.run.outcome import make_result
 from velodrome.run.processes import Failure
@@ -123,7 +123,7 @@ def take(part: Part, line: str) -> None:
         _say(f"{part.process.name}: {words}")
 
 
-def finish(part: Part, status: Status, end: Exit) -> None:
+def finish(part: Part, status: Ended, end: Exit) -> None:
     """With the chief: compile the result from the events that are on this host."""
     events = [event for path in event_files(part.folder) for event in read_events(path)]
     events.sort(key=lambda event: event.time)
@@ -157,7 +157,7 @@ def main(words: list[str] | None = None) -> int:
         _say(f"velodrome: {error}")
         return error.exit_code
     end, interrupted = run_in_foreground(engine_of(part.plan.job).key, words, lambda line: take(part, line))
-    status: Status = "finished" if end.is_success else "interrupted" if interrupted else "failed"
+    status: Ended = "finished" if end.is_success else "interrupted" if interrupted else "failed"
     if part.process is part.plan.chief:
         finish(part, status, end)
     return 130 if status == "interrupted" else end.code if end.code is not None else 1

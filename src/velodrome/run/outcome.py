@@ -15,7 +15,7 @@ from typing import Any
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.models import ResultEvent
+from velodrome.events.models import EpochEvent, ResultEvent
 from velodrome.events.result import DataRecord, Throughput
 from velodrome.figures import less_is_better, named
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
@@ -59,6 +59,16 @@ def _test(task: Task, final: ResultEvent | None) -> dict[str, Any] | None:
     return summary | {name: value for name, value in answers.items() if value is not None}
 
 
+def _history_row(event: EpochEvent, task: Task) -> dict[str, Any]:
+    return {
+        "epoch": event.epoch,
+        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
+        **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
+        "seconds": event.seconds,
+        "evaluate_seconds": event.evaluate_seconds,
+    }
+
+
 def make_result(
     plan: Plan, state: RunState, path: str, status: Ended, *, ended: float, failure: Failure | None = None,
     launcher: str = "local",
@@ -76,7 +86,7 @@ def make_result(
         "steps": state.final and state.final.steps,
         "parameters": state.final and state.final.parameters,
         "test": _test(task, state.final),
-        "history": [epoch.row for epoch in state.epochs.values()],
+        "history": [_history_row(epoch.event, task) for epoch in state.epochs.values()],
         "seconds": state.seconds(ended),
         "throughput": rate,
         "nodes": [process.node() for process in state.processes_of(plan)],

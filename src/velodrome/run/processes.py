@@ -67,6 +67,8 @@ class ProcessState:
     hostname: str = ""
     #: How far the controller's clock is ahead of the one of its host.
     offset: float | None = None
+    #: The moment of its last event.
+    latest: float = 0.0
     progress: ProgressEvent | None = None
     network: Counter[str] = field(default_factory=Counter)
     phases: dict[str, float] = field(default_factory=dict)
@@ -98,19 +100,22 @@ class ProcessState:
         one was left out."""
         if self.offset is None:
             self.offset = now - event.time
+        if isinstance(event, HelloEvent):
+            self.offset, self.hostname, self._last_sample = now - event.time, event.host, None
+        moment = self.moment(event)
+        if moment > self.latest:
+            self.latest = moment
         if isinstance(event, ResourcesEvent):
-            self._add_heartbeat(event, now, gap)
+            self._add_heartbeat(event, moment, now, gap)
             return
         self.last_event, self.last_event_time, self.last_progress = event, now, now
         match event:
             case ProgressEvent():
                 self.progress = event
             case PhaseEvent():
-                self._enter(event)
-            case HelloEvent():
-                self.offset, self.hostname, self._last_sample = now - event.time, event.host, None
-                if event.heartbeat_seconds:
-                    self.last_heartbeat = now  # it may be stopped before its first one
+                self._enter(event, moment)
+            case HelloEvent() if event.heartbeat_seconds:
+                self.last_heartbeat = now  # it may be stopped before its first one
             case ErrorEvent():
                 self.error, self.error_time = event, now
 
@@ -119,18 +124,19 @@ class ProcessState:
         distort how long something took."""
         return event.time + (self.offset or 0.0)
 
-    def _add_heartbeat(self, event: ResourcesEvent, now: float, gap: float | None) -> None:
+    def _add_heartbeat(self, event: ResourcesEvent, moment: float, now: float, gap: float | None) -> None:
         self.last_heartbeat, self.waiting = now, event.waiting
         if event.steps > self.steps or event.seen > self.evaluated:
             self.steps, self.evaluated, self.last_progress = event.steps, event.seen, now
-        moment, before, network = self.moment(event), self._last_sample, event.network
+        before, network = self._last_sample, event.network
         if gap is None:
             gap = 1.0 if before is None else moment - before
         # The last heartbeat may follow the one before at once: such a short time gives no rate.
         gap = max(0.2, gap)
         self._last_sample = moment
         self.samples.add(Sample(
-            moment, event.cpu_percent, event.memory_bytes, (network.inbound + network.out) / gap, network.loopback / gap,
+            moment, event.cpu_percent, event.memory_bytes, (network.inbound + network.out) / gap,
+            network.loopback / gap,
         ))
         self._cpu.add(event.cpu_percent)
         self._memory.add(event.memory_bytes)
@@ -141,8 +147,8 @@ class ProcessState:
         total["out"] += network.out
         total["loopback"] += network.loopback
 
-    def _enter(self, event: PhaseEvent) -> None:
-        phase, ended, moment = event.phase, event.state == "end", self.moment(event)
+    def _enter(self, event: PhaseEvent, moment: float) -> None:
+        phase, ended = event.phase, event.state == "end"
         if not ended:
             self.open_phases[phase] = moment
         else:

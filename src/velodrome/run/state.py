@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from velodrome.catalog.script import LABEL
 from velodrome.catalog.world import Member
 from velodrome.clusters.plan import Plan, Process
-from velodrome.events.fields import HistoryRow
 from velodrome.events.models import (
     CheckpointEvent,
     DataEvent,
@@ -35,8 +33,6 @@ from velodrome.events.result import FaultRecord, Seconds, Shares, Staleness
 from velodrome.job.job import Job
 from velodrome.run.processes import ProcessState
 from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all
-from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of
 
 #: Rows that are kept of everything over time while a run is watched: what a plot can show.
 WATCHED_ROWS = 150
@@ -44,23 +40,11 @@ Incident = WarningEvent | LostEvent | ErrorEvent | CheckpointEvent
 
 
 class Epoch(NamedTuple):
-    """An epoch, its metrics by the names of a history row, and the seconds and examples of training up to its end."""
+    """An epoch, and the seconds and examples of training up to its end."""
 
     event: EpochEvent
-    metrics: dict[str, Any]
     seconds: float
     examples: int
-
-    @property
-    def row(self) -> HistoryRow:
-        event = self.event
-        return HistoryRow.model_validate({
-            "epoch": event.epoch,
-            **self.metrics,
-            **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
-            "seconds": event.seconds,
-            "evaluate_seconds": event.evaluate_seconds,
-        })
 
 
 class Rate(NamedTuple):
@@ -83,16 +67,16 @@ class Fault:
 class RunState:
     """What the events of a run add up to: `add` takes each, once. Moments are by the controller's clock."""
 
-    task: Task
     #: When this attempt at the job began; by default with the first event.
     started: float | None = None
     #: Rows that are kept of everything over time; None for all.
     limit: int | None = None
+    #: Whether the job runs a script of the user's own.
+    script: bool = False
     processes: dict[Key, ProcessState] = field(default_factory=dict)
-    #: The moment of the first event, the last one, and the last one of a process.
+    #: The moment of the first event, and of the last one.
     began: float | None = None
     latest: float = 0.0
-    last_report: float = 0.0
 
     #: Where training is: the phase that began last, the last report of the first rank, the epoch and the step in it.
     phase: str = ""
@@ -118,7 +102,7 @@ class RunState:
     #: When the first training step began.
     first_step: float | None = None
     #: When the chief of a script of the user's own began, and when its imports were over.
-    _script: PhaseEvent | None = None
+    _script_began: PhaseEvent | None = None
     _imported: float | None = None
 
     def __post_init__(self) -> None:
@@ -130,7 +114,7 @@ class RunState:
     @classmethod
     def of(cls, plan: Plan, started: float, events: Iterable[Event] = ()) -> RunState:
         """The state of a planned run after these events."""
-        state = cls(task_of(plan.job), started, WATCHED_ROWS)
+        state = cls(started, WATCHED_ROWS, plan.job.script is not None)
         for event in events:
             state.add(event)
         state.processes_of(plan)
@@ -148,20 +132,19 @@ class RunState:
             state.process = process
         return state
 
-    def add(self, event: Event, gap: float | None = None) -> None:
-        """Take the next event; `gap` are the seconds since the heartbeat before, if that one was left out."""
+    def add(self, event: Event, gap: float | None = None, *, process: ProcessState | None = None) -> None:
+        """Take the next event, of the process that it names, by default; `gap` are the seconds since the heartbeat
+        before, if that one was left out."""
         now = event.time if event.received is None else event.received
         if self.began is None:
             self.began = self.latest = now
             self.started = now if self.started is None else self.started
         elif now > self.latest:
             self.latest = now
-        process = None
-        if event.role is not None and event.rank is not None:
+        if process is None and event.role is not None and event.rank is not None:
             process = self.processes.get((event.role, event.rank)) or self._process(event.role, event.rank)
+        if process is not None:
             process.add(event, now, gap)
-            if (moment := process.moment(event)) > self.last_report:
-                self.last_report = moment
         match event:
             case ResourcesEvent():
                 pass
@@ -231,22 +214,19 @@ class RunState:
             return
         match event:
             case PhaseEvent(phase="script", state="begin", rank=0):
-                self._script = event
+                self._script_began = event
                 self.epochs.clear()  # a script that is resumed begins at the beginning
-            case PhaseEvent(phase="import", state="end") if self._of_script:
+            case PhaseEvent(phase="import", state="end") if self.script:
                 self._imported = self._imported or self._when(event)
             case PhaseEvent(phase="train") if self.first_step is None:
-                self.first_step = self._when(event) if self._of_script else now
+                self.first_step = self._when(event) if self.script else now
 
     def _add_epoch(self, event: EpochEvent) -> None:
         while self.epochs and next(reversed(self.epochs)) >= event.epoch:  # a run that was resumed repeats them
             self.epochs.popitem()
         last = self.last_epoch
-        metrics = self.task.history(train=event.train.as_json(), validation=event.validation.as_json())
-        self.epochs[event.epoch] = Epoch(
-            event, metrics, (last.seconds if last else 0.0) + event.seconds,
-            (last.examples if last else 0) + event.train.total,
-        )
+        seconds, examples = (last.seconds, last.examples) if last else (0.0, 0)
+        self.epochs[event.epoch] = Epoch(event, seconds + event.seconds, examples + event.train.total)
         self.epoch, self.step = event.epoch, 0
 
     def _add_staleness(self, event: StalenessEvent) -> None:
@@ -260,18 +240,15 @@ class RunState:
     def last_epoch(self) -> Epoch | None:
         return self.epochs[next(reversed(self.epochs))] if self.epochs else None
 
-    def done(self, job: Job) -> float:
-        """How much of the training of a job is over, from 0 to 1."""
+    def done(self, job: Job, epochs: int | None = None) -> float:
+        """How much of the training of a job is over, from 0 to 1; `epochs` are those of its result, if it has one."""
         if job.script is not None:
             return 0.0  # a script does not tell how long it trains
-        whole, per_epoch = len(self.epochs), self.steps_per_epoch
-        part = self.step / per_epoch if per_epoch and self.epoch > whole else 0.0
-        epochs = min(job.epochs, job.steps / per_epoch) if job.steps and per_epoch else job.epochs
-        return min(1.0, (whole + part) / epochs)
-
-    @property
-    def _of_script(self) -> bool:
-        return self.task.name == LABEL
+        per_epoch, trained = self.steps_per_epoch, float(len(self.epochs) if epochs is None else epochs)
+        if epochs is None and per_epoch and self.epoch > trained:
+            trained = self.epoch - 1 + self.step / per_epoch
+        total = min(job.epochs, job.steps / per_epoch) if job.steps and per_epoch else job.epochs
+        return min(1.0, trained / total)
 
     def _when(self, event: PhaseEvent) -> float | None:
         """When the chief of a script got there, by the controller's clock; None for other ranks.
@@ -279,9 +256,9 @@ class RunState:
         Epochs and evaluations are those of the chief, so start-up is, too. A script may report an epoch when it is
         over: what counts is the time that the event states, not when it came.
         """
-        if self._script is None or event.rank != 0:
+        if (began := self._script_began) is None or event.rank != 0:
             return None
-        return self._script.controller_time + (event.time - self._script.time)
+        return began.controller_time + (event.time - began.time)
 
     @property
     def shares(self) -> Shares | None:
@@ -302,7 +279,7 @@ class RunState:
     @property
     def pace(self) -> Pace | None:
         """How fast the run trained."""
-        if self._of_script:
+        if self.script:
             return pace_of_all([*self.paces.values()])
         return self.final.pace if self.final else None
 
@@ -327,13 +304,13 @@ class RunState:
         """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
         started, epochs = self.started or 0.0, self.epochs.values()
         test_seconds = self.final.test_seconds if self.final else 0.0
-        known = bool(epochs) or not self._of_script
+        known = bool(epochs) or not self.script
         train = sum((epoch.event.seconds for epoch in epochs), 0.0)
         evaluate = sum((epoch.event.evaluate_seconds for epoch in epochs), 0.0) + test_seconds
         total = max(0.0, ended - started)
-        script_began = self._script and self._script.controller_time
+        script_began = self._script_began and self._script_began.controller_time
         startup = (self.first_step or self._imported or script_began or ended) - started
-        if self._of_script:  # its clocks are two: that of its process, and that by which its events arrive
+        if self.script:  # its clocks are two: that of its process, and that by which its events arrive
             startup = min(startup, total - train - evaluate)
         return Seconds(
             startup=max(0.0, round(startup, 4)), train=round(train, 4) if known else None,

@@ -27,9 +27,8 @@ from velodrome.run.processes import (
     root_cause,
     stalled,
 )
-from velodrome.run.state import WATCHED_ROWS, RunState
+from velodrome.run.state import RunState
 from velodrome.run.store import OpenRun
-from velodrome.tasks.registry import task_of
 
 
 @dataclass
@@ -138,7 +137,7 @@ class Supervisor:
     ) -> None:
         """`state` is that of the run so far. If `attached`, the processes run already, and may report again `known`
         events, which an earlier controller has recorded."""
-        self._state = state or RunState(task_of(plan.job), run.now(), WATCHED_ROWS)
+        self._state = state or RunState.of(plan, run.now())
         self._stop = stop
         self._run, self._plan, self._launcher, self._listener = run, plan, launcher, listener
         self._resume, self._attached, self._known = resume, attached, known
@@ -238,12 +237,12 @@ class Supervisor:
         if isinstance(event, ResultEvent):
             self._result_time = now
         if event_key(event) not in self._known:
-            self._record(event)
+            self._record(event, self._states[process])
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event, process: ProcessState | None = None) -> None:
         event = event.model_copy(update={"received": round(self._run.now(), 4)})
         self._run.add_event(event)
-        self._state.add(event)
+        self._state.add(event, process=process)
         self._listener(self._state, event)
 
     def _continue_without_lost(self) -> None:
@@ -297,8 +296,8 @@ class Supervisor:
         stacks = [found[first.process].excerpt,
                   *(f"{state.process.name} waits for it:\n{found[state.process].excerpt}" for state in waiting[:1])]
         return Failure(
-            f"{names} {what}: {cut}{first.describe_last_event(self._run.now())}", first.process.role, first.process.rank,
-            first.process.host, cause=cause, stack="\n\n".join(filter(None, stacks)),
+            f"{names} {what}: {cut}{first.describe_last_event(self._run.now())}", *first.key, first.process.host,
+            cause=cause, stack="\n\n".join(filter(None, stacks)),
         )
 
     def _count_traffic(self, group: Group) -> None:
