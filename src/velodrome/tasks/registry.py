@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
-from velodrome.catalog.base import Engine
+from velodrome.catalog.base import SCRIPT_LABEL, Engine
 from velodrome.catalog.models import is_own, task_of_model
-from velodrome.catalog.script import LABEL
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.figures import less_is_better
@@ -27,7 +26,7 @@ from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regre
 class Script(Task):
     """Takes figures as they were reported."""
 
-    name = LABEL
+    name = SCRIPT_LABEL
     #: Those that most scripts report; others are kept by the names that the script gives them.
     metrics: tuple[Metric, ...] = Classification.metrics
 
