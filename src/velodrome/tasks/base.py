@@ -216,6 +216,10 @@ class Task(ABC):
     def has_validation(self, data: Loaded) -> bool:
         return len(data.validation) > 0
 
+    def classifies_images(self, data: Any) -> bool:
+        """Whether it learns the one class of images of bytes, for which engines have a fast path."""
+        return False
+
     def class_names(self, data: Any) -> Sequence[str]:
         """Names of the classes of a confusion matrix; empty where there are none."""
         return ()

@@ -178,7 +178,7 @@ class OwnTask(ExampleTask):
     # -- data
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return data.as_arrays()
+        return data
 
     def outputs(self, data: ExampleSet) -> int | dict[str, int]:
         """As many as a target has classes or numbers; by name for several targets."""

@@ -24,7 +24,7 @@ from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
 from velodrome.data.arrays import is_mapped
-from velodrome.data.examples import ExampleSet
+from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.description import check_data
 from velodrome.models.generators import preserved
@@ -214,10 +214,7 @@ def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
 def _examples(context: Context) -> tuple[Named, Named]:
     """Examples spread over the test set: inputs and targets as the data set stores them."""
     data = context.data
-    if data.kind == "images":
-        places = _spread(len(data.test))
-        return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
-    if data.kind == "arrays":
+    if data.kind != "text":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
     length = min(UNROLL.of(context.job) or _WORDS, _WORDS)
@@ -243,24 +240,16 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
         "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
         "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
     }
-    if data.kind == "images":
-        shape = tuple(data.input_shape)
-        return Served(
-            kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
-            classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
-        )
-    if data.kind == "arrays":
+    if data.kind != "text":
         inputs = tuple(
-            ServedInput(
-                name=each.name, shape=each.shape, dtype=_fed(each.dtype, each.is_whole, each.name in data.images),
-                image=each.name in data.images,
-            )
-            for each in data.inputs
+            ServedInput(name=column.name, shape=column.shape, dtype=_fed(column), image=column.image)
+            for column in data.inputs
         )
         columns = dict(data.columns)
         return Served(
-            kind="arrays", inputs=inputs, classes=_outputs_of(data, common["task"], columns),
-            brightest=1 / data.scale, pixels=_pixels(about), columns=columns, **common,
+            kind="images" if context.task.classifies_images(data) else "arrays", inputs=inputs,
+            classes=_outputs_of(data, common["task"], columns), brightest=1 / data.scale, pixels=_pixels(about),
+            columns=columns, **common,
         )
     stateful = bool(exported.state)
     return Served(
@@ -269,11 +258,11 @@ def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> 
     )
 
 
-def _fed(dtype: str, whole: bool, image: bool) -> Dtype:
+def _fed(column: ArrayField) -> Dtype:
     """The format in which the graph takes an input."""
-    if image and dtype == "uint8":
+    if column.is_byte_image:
         return "uint8"
-    return "int64" if whole and dtype != "bool" else "float32"
+    return "int64" if column.is_whole and column.dtype != "bool" else "float32"
 
 
 def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Trial:
         `sizes` are those of the batches, largest first. A model or loss that fails on one of them is refused.
         """
         objective, more = self._network.objective, dict[str, Any]()
-        if self._network.data.kind == "images":
+        if self._network.task.classifies_images(self._network.data):
             more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
         else:
             if isinstance(objective, OutputObjective):

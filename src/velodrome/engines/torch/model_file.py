@@ -177,7 +177,7 @@ def check(
     name = context.job.model
     notes = check_saving(name, model, weights)
     # Labelled images alone: other models may take several inputs.
-    sample = about.sample().x if about.sample and context.data.kind == "images" else None
+    sample = about.sample().x if about.sample and context.task.classifies_images(context.data) else None
     problem = reload_problem(name, model, write, sample, folder, weights)
     return notes if problem is None else (*notes, not_reloaded(name, problem))
 

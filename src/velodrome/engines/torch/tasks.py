@@ -70,7 +70,7 @@ class Examples(TorchTask):
     def description(self, network: Network) -> dict[str, Any]:
         data, context, pixels = self._context.data, self._context, network.pixels
         shape, scaling = input_shape_of(data), pixels.description() if pixels else {}
-        if data.kind == "images":
+        if context.task.classifies_images(data):
             return {"input_shape": list(shape), "classes": data.classes, "dataset": data.name, **scaling,
                     **network.saved_as}
         task = _task_of(context)
