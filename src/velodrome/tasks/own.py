@@ -14,8 +14,7 @@ from typing import Any
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.base import LOSS, Metric
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import LOSS, Counts, Metric
 from velodrome.tasks.examples import ExampleTask
 
 #: What the user's class may have, beside its constructor without arguments.

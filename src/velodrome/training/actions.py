@@ -26,13 +26,21 @@ from velodrome.catalog.registry import engine_of
 from velodrome.data.arrays import is_mapped
 from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
-from velodrome.models.description import check_data
-from velodrome.models.generators import preserved
-from velodrome.models.recipe import read_description
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
+from velodrome.models.checks import preserved
+from velodrome.models.description import (
+    CHECKED_EXAMPLES,
+    EXAMPLES,
+    ONNX,
+    SERVED,
+    Dtype,
+    Served,
+    ServedInput,
+    ServedState,
+    check_data,
+)
+from velodrome.models.model_files import read_description
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.base import Loaded
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts, Loaded
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
 from velodrome.training.loop import Pace, refuse_nan, schedules

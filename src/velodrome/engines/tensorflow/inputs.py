@@ -16,7 +16,7 @@ from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
 from velodrome.job.job import Job
 from velodrome.models.checks import Operation, is_for_bytes
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.

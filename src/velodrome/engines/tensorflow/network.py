@@ -23,10 +23,10 @@ from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, ob
 from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.models import generators, keras_zoo
-from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
+from velodrome.models import keras_zoo
+from velodrome.models.checks import byte_input_note, check_outputs, other_size, preserved, way_out
+from velodrome.models.model_files import read_description
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
-from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
 
 #: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
@@ -200,7 +200,7 @@ class Network(FlatModel):
     # -- what is reported and saved
 
     def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
-        with generators.preserved():
+        with preserved():
             return inspection.layers_of(self.model, self.sample)
 
     def reasons_against_equivalence(self) -> list[str]:

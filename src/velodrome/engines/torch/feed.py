@@ -17,7 +17,7 @@ import torch
 from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
 from velodrome.data.pixels import PixelTransform
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.schedule import (
     Indices,
     Prefetch,

@@ -25,7 +25,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import own, torch_zoo
 from velodrome.models.checks import byte_input_note
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]

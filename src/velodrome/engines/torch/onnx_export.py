@@ -14,8 +14,8 @@ from torch import nn
 
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.model_file import restored
-from velodrome.models.served import ServedState
-from velodrome.tasks.counts import Batch
+from velodrome.models.description import ServedState
+from velodrome.tasks.base import Batch
 from velodrome.training.actions import Exported, Named
 
 NEEDS = ("onnx", "onnxscript")
