@@ -1,9 +1,6 @@
-"""What `model.json` says of a saved model and `serving.json` of an exported one: they may come from anywhere, so they
-are checked before anything is built of them.
+"""What `model.json` says of a saved model, checked before anything is built of it: it may come from anywhere.
 
-`model.json` is a plain record that engines write; a field that is not listed here is for readers of the file alone.
-`serving.json` holds what serving needs: inputs, outputs, and how columns, bytes and words become numbers. No framework
-here.
+A field that is not listed here is for readers of the file alone. No framework here.
 """
 
 from __future__ import annotations
@@ -11,16 +8,14 @@ from __future__ import annotations
 import math
 import zipfile
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from velodrome import files
 from velodrome.catalog import models
 from velodrome.catalog.models import EXAMPLE_TASKS, is_own
-from velodrome.data.tables.encoding import Encoding
 from velodrome.errors import BadRequest
 from velodrome.events.lines import sentences
 from velodrome.printable import shown
@@ -160,129 +155,3 @@ def _axes(shape: Any) -> Any:
 
 def _numbers(shape: Any) -> int:
     return sum(map(math.prod, shape.values())) if isinstance(shape, Mapping) else math.prod(shape)
-
-
-ONNX = "model.onnx"
-SERVED = "serving.json"
-EXAMPLES = "examples.npz"
-SCHEMA = 1
-#: So many examples of the test set must give the same answers before an export is kept.
-CHECKED_EXAMPLES = 100
-#: By how much they may differ, relative to the largest number that the engine's own model returns, or to 1.
-TOLERANCE = 1e-4
-#: Numbers of a batch.
-MOST_OF_BATCH = 1 << 28
-
-Kind = Literal["images", "arrays", "text"]
-Dtype = Literal["uint8", "int32", "int64", "float32", "float64", "bool"]
-#: An axis that is not known before there is an example.
-Open = Literal[-1]
-Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    """Numbers of a shape whose open axes are 1."""
-    return math.prod(axis for axis in shape if axis > 0)
-
-
-class _Shaped(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    name: str = Field(min_length=1, max_length=1_000)
-    shape: tuple[Axis | Open, ...] = Field(max_length=16)
-
-    @model_validator(mode="after")
-    def _check_size(self) -> _Shaped:
-        if _count(self.shape) > MOST_NUMBERS:
-            raise ValueError(f"{shown(self.name)!r} has more than {MOST_NUMBERS:,} numbers")
-        return self
-
-
-class ServedInput(_Shaped):
-    """One input of the graph; its first axis counts the examples."""
-
-    #: Of one example: height, width and channels of an image; -1 for the words of a text, however many there are.
-    dtype: Dtype
-    image: bool = False
-
-    @model_validator(mode="after")
-    def _check_image(self) -> ServedInput:
-        if self.image and len(self.shape) != 3:
-            raise ValueError(f"{shown(self.name)!r} is no image: it has shape {self.shape}")
-        return self
-
-
-class ServedState(_Shaped):
-    """What a language model carries from word to word; an axis of -1 counts the rows."""
-
-
-class Served(BaseModel):
-    """What `serving.json` holds."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    schema_version: int = Field(SCHEMA, alias="schema")
-    kind: Kind
-    task: str
-    model: str
-    engine: str
-    dataset: str
-    run: str = ""
-    inputs: tuple[ServedInput, ...] = Field(min_length=1, max_length=1_000)
-    #: What the graph returns of a classifier: logits, or probabilities in one way or another.
-    outputs: str = "logits"
-    #: Names of the classes, of the columns of a matrix of labels, or of the numbers that are predicted.
-    classes: tuple[str, ...] = Field((), max_length=MOST_NAMES)
-    #: The byte of the brightest pixel as the data set stores it: 255, or 16 for the embedded digits.
-    brightest: float = Field(255.0, gt=0, le=1e9)
-    #: How bytes become numbers inside the graph, for the reader: `scale` and `offset` of the saved model.
-    pixels: dict[str, Any] = Field(default_factory=dict)
-    #: What was done to the columns of a table (`data/tables/encoding.py`).
-    columns: dict[str, Any] = Field(default_factory=dict)
-    #: Words of a language model, by their numbers.
-    vocabulary: tuple[str, ...] = Field((), max_length=MOST_NAMES)
-    #: How many words it reads at a time: one where it carries a state, else at most so many.
-    context: int | None = Field(None, ge=1, le=MOST_NUMBERS)
-    state: tuple[ServedState, ...] = Field((), max_length=1_000)
-    #: The only batch that the graph takes; None for any.
-    only_batch: int | None = Field(None, ge=1, le=1 << 16)
-    #: Largest difference from the engine's own output over the examples that were compared; None before that.
-    difference: Share | None = None
-    checked: int = Field(0, ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Served:
-        names = [array.name for array in (*self.inputs, *self.state)]
-        if len(set(names)) < len(names):
-            raise ValueError("two inputs have the same name")
-        if self.kind == "text":
-            if not self.vocabulary or names[0] != "words" or len(self.inputs) > 1:
-                raise ValueError("a language model has a vocabulary, and one input, 'words'")
-        elif self.state or any(-1 in array.shape for array in self.inputs):
-            raise ValueError("only a language model has a state, and inputs of any length")
-        if self.kind == "images" and not (len(self.inputs) == 1 and self.inputs[0].image):
-            raise ValueError("a model of images has one input, an image")
-        if (self.only_batch or 1) * sum(_count(array.shape) for array in (*self.inputs, *self.state)) > MOST_OF_BATCH:
-            raise ValueError(f"a batch has more than {MOST_OF_BATCH:,} numbers")
-        if self.encoding is not None and self.encoding.shapes != {array.name: array.shape for array in self.inputs}:
-            raise ValueError("the columns are not those of the inputs")
-        return self
-
-    @cached_property
-    def encoding(self) -> Encoding | None:
-        """How a row of a table becomes the inputs; None for models of anything else."""
-        return Encoding.from_json(self.columns) if self.columns else None
-
-    def write(self, file: Path) -> None:
-        files.write_text(file, self.model_dump_json(by_alias=True, indent=1) + "\n", sync=False)
-
-    @classmethod
-    def read(cls, file: Path) -> Served:
-        """The description in a file; `ValueError` with one line if it is none."""
-        try:
-            return cls.model_validate(files.read_json(file, LARGEST_DESCRIPTION, inside=file.parent))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-            place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-            why = first["msg"].removeprefix("Value error, ")
-            raise ValueError(shown(f"{place}: {why}" if place else why, 300)) from None
