@@ -24,7 +24,7 @@ from velodrome.job.job import Job, Target
 from velodrome.job.resolve import resolve, roles_of
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
-from velodrome.models import initial_weights
+from velodrome.models.model_files import check_readable
 from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
 from velodrome.tasks.registry import task_of
@@ -77,7 +77,7 @@ def check_here(job: Job) -> None:
     else:
         _check_script(job.script)
     if job.weights is not None:
-        initial_weights.check_readable(job.weights)
+        check_readable(job.weights)
     _check_memory(job)
 
 

@@ -21,7 +21,7 @@ from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, Ph
 from velodrome.events.result import RunResult
 from velodrome.files import walk
 from velodrome.job.result import BadResult
-from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.models.model_files import DESCRIPTION, read_description
 from velodrome.run.listing import runs_of
 from velodrome.run.result_checks import contradictions
 from velodrome.run.store import LARGEST_RESULT, RunFolder, read_race
