@@ -34,7 +34,7 @@ from velodrome.job.job import Job
 
 #: How old what is known about silent hosts may be.
 _FRESH_SECONDS = 5.0
-#: How long ends of processes are kept back while the job is being ended and nobody has said why.
+#: How long ends of processes are kept back while the job is being ended for a reason that is not known yet.
 _UNEXPLAINED_SECONDS = 30.0
 #: How long a job in which hosts are examined may wait in the queue.
 _EXAMINE_QUEUE_SECONDS = 120.0
@@ -74,7 +74,7 @@ class HostJob(ABC):
 
     @property
     def unanswered(self) -> str | None:
-        """That whoever gives the hosts has not answered for too long, as the end of a sentence; None otherwise."""
+        """That the scheduler has not answered for too long, as the end of a sentence; None otherwise."""
         return None
 
     @abstractmethod
@@ -90,7 +90,7 @@ class HostJob(ABC):
         """End the job, and wait until it has ended; nothing if that was done."""
 
     def silent_nodes(self) -> set[str]:
-        """Its hosts that do not answer whoever gave them."""
+        """Its hosts that do not answer the scheduler."""
         return set()
 
     def last_line(self, length: int) -> str:
@@ -122,7 +122,7 @@ class AllocatedGroup(RemoteGroup):
             for process in new:
                 if (end := self._exits[process]).is_lost:
                     self._exits[process] = replace(end, cause=f"{end.cause}, and {silent}")
-        # Processes end before anybody reports why: those of all hosts are ended when one of them fails.
+        # Processes end before the scheduler reports why: those of all hosts are ended when one of them fails.
         failed = any(not self._exits[process].is_success for process in new)
         self.job.raise_if_interrupted(now=failed or self._ending_since is not None)
         if failed and self._ending_since is None and self.job.state.is_ending:
@@ -164,8 +164,8 @@ class AllocatedGroup(RemoteGroup):
 class AllocatedLauncher(RemoteLauncher):
     """Submits a job for each run and starts processes through the agents of its hosts."""
 
-    #: Who gives the hosts, for people.
-    giver: str
+    #: The name of what gives the hosts, for messages.
+    scheduler: str
     _job: HostJob | None = None
 
     @abstractmethod
@@ -206,7 +206,7 @@ class AllocatedLauncher(RemoteLauncher):
             return super().examine(job, measure=measure)
         except StillQueued as error:
             return Examination([Finding(
-                "warning", "reachable", None, f"the nodes were not checked: {self.giver} gave none within {seconds:g} "
+                "warning", "reachable", None, f"the nodes were not checked: {self.scheduler} gave none within {seconds:g} "
                 f"s ({error.waits_for})", "try again when nodes are idle"
             )])
         except VelodromeError as error:

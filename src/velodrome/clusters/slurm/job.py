@@ -169,7 +169,7 @@ class SlurmJob(HostJob):
     def wait_until_running(self, seconds: float, notice: Notice) -> None:
         """Return when Slurm has given the job its nodes; `StillQueued` if it has not within so many seconds."""
         began = time.monotonic()
-        told = ""
+        last_notice = ""
         while True:
             state = self.refresh()
             if state.name == "RUNNING" and state.nodes:
@@ -191,8 +191,8 @@ class SlurmJob(HostJob):
                     "queue_timeout, or ask for less", f"{state.name}, {state.reason}"
                 )
             waits_for = f"waiting for Slurm job {self.number}: {state.name} ({state.reason})"
-            if waits_for != told and waited > _NOTICE_SECONDS:
-                told = waits_for
+            if waits_for != last_notice and waited > _NOTICE_SECONDS:
+                last_notice = waits_for
                 notice(waits_for)
             time.sleep(0.5)
 

@@ -37,7 +37,7 @@ class SlurmLauncher(AllocatedLauncher):
     """Submits a job for each run and starts processes through the agents of its nodes."""
 
     name = "slurm"
-    giver = "Slurm"
+    scheduler = "Slurm"
     options: SlurmOptions
     _job: SlurmJob | None = None
 
@@ -165,7 +165,7 @@ class AttachedLauncher(SlurmLauncher):
             return super().start(plan, folder, resume=resume)
         self._untouched = False
         names = list(dict.fromkeys(process.host for process in plan.processes))
-        # Its reports begin with the first one: whoever takes them must be there before they come.
+        # An agent repeats its reports from the first one on: the group must be there before they come.
         group = AllocatedGroup(self.record.token, folder, {}, shared=True, job=self.job)
         about, inside = self.record.hosts, str(folder.resolve())
         for name in names:
