@@ -206,8 +206,8 @@ class AllocatedLauncher(RemoteLauncher):
             return super().examine(job, measure=measure)
         except StillQueued as error:
             return Examination([Finding(
-                "warning", "reachable", None, f"the nodes were not checked: {self.scheduler} gave none within {seconds:g} "
-                f"s ({error.waits_for})", "try again when nodes are idle"
+                "warning", "reachable", None, f"the nodes were not checked: {self.scheduler} gave none within "
+                f"{seconds:g} s ({error.waits_for})", "try again when nodes are idle"
             )])
         except VelodromeError as error:
             return Examination([Finding("error", "reachable", None, str(error))])
