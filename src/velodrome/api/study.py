@@ -1,9 +1,10 @@
-"""`study.list`, `show` and `run`: published studies, run again, with our figures beside the published ones."""
+"""`study.list`, `show`, `new` and `run`: studies, run again, with our figures beside the published ones."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from velodrome.data.base import BadData
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.names import expand
+from velodrome.job.read import make_job
 from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
@@ -22,32 +24,71 @@ from velodrome.races.jobs import run_jobs
 from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_entries
 from velodrome.reporting.load import load_race
-from velodrome.studies.load import scale_named, studies, study_named
-from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
+from velodrome.run import trust
+from velodrome.studies.claims import Finding, findings
+from velodrome.studies.format import Study
+from velodrome.studies.load import is_file, scale_named, studies, study_named
+from velodrome.studies.outcome import FigureComparison, compare_figures
 from velodrome.studies.plan import Choice, Site, StudyPlan, check_data, fetch_data, plan_study, this_machine
+from velodrome.studies.record import StudyRecord, hosts_cores
+from velodrome.studies.starter import STARTER
 
 
 def list() -> builtins.list[dict[str, Any]]:
     """The published studies that can be run again."""
     return [
         {"name": study.name, "title": study.title, "source": study.source, "machines": study.machines,
-         "configurations": len(study.combinations()), "figures": len(study.figures), "claims": len(study.claims)}
+         "configurations": len(study.combinations()), "figures": len(study.all_figures()),
+         "claims": len(study.claims)}
         for study in studies().values()
     ]
 
 
-def show(name: str, scale: str = "full", *, mirror: str | None = None) -> dict[str, Any]:
-    """What a study published, what would run here at a scale (smoke, small or full), and what is missing."""
-    plan, rows = planned_rows(name, scale, mirror)
+def show(
+    name: str, scale: str = "full", *, mirror: str | None = None, trust_code: Collection[str] = ()
+) -> dict[str, Any]:
+    """What a study published, what would run here at a scale (smoke, small or full), and what is missing.
+
+    `name` is the name of a study that comes with Velodrome, or the path of a study file.
+    """
+    plan, rows = planned_rows(name, scale, mirror, trust_code)
     return {**describe(plan), "configurations": [row.as_json() for row in rows],
-            "claims": [claim.model_dump() for claim in plan.study.claims]}
+            "claims": [claim.model_dump(by_alias=True) for claim in plan.study.claims]}
 
 
-def planned_rows(name: str, scale: str, mirror: str | None = None) -> tuple[StudyPlan, Sequence[FigureComparison]]:
+def planned_rows(
+    name: str, scale: str, mirror: str | None = None, trust_code: Collection[str] = ()
+) -> tuple[StudyPlan, Sequence[FigureComparison]]:
     """A study fitted to this machine, and its configurations with their published figures."""
     with using_mirror(mirror):
-        plan = plan_study(study_named(name), scale_named(scale), Choice())
+        plan = plan_study(_admitted(name, trust_code), scale_named(scale), Choice())
     return plan, compare_figures(plan, [], cores())
+
+
+def new(file: str | Path) -> Path:
+    """Write a commented study file to begin with; an existing file is never overwritten."""
+    path = Path(file)
+    if path.suffix not in (".yaml", ".yml"):
+        raise BadRequest(f"{str(path)!r}: a study file ends in .yaml")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(STARTER.replace("NAME", re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-") or "study"))
+    except FileExistsError:
+        raise BadRequest(f"{str(path)!r} exists, and is not overwritten: choose another name") from None
+    except OSError as error:
+        raise VelodromeError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    return path
+
+
+def _admitted(name: str, trust_code: Collection[str]) -> Study:
+    """The study of a name or a file; refused if a file names code that may not run."""
+    study = study_named(name)
+    if is_file(name):
+        jobs = [make_job({key: value for key, value in fields.items() if key != "added"})
+                for fields in study.combinations()]
+        trust.admit_file(jobs, Path(name), (), trust_code)
+    return study
 
 
 def run(
@@ -64,6 +105,7 @@ def run(
     on: Where = DEFAULT,
     dry_run: bool = False,
     mirror: str | None = None,
+    trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Run a study again at a scale; the object that ``velodrome study run --json`` prints.
 
@@ -71,7 +113,7 @@ def run(
     what is missing.
 
     Args:
-        name: name of the study.
+        name: name of the study, or path of a study file.
         scale: ``smoke`` (minutes), ``small`` (half an hour on two cores) or ``full``, as published.
         runs: folder that holds the race.
         race_name: name of the race; by default the study's and the scale's.
@@ -83,9 +125,12 @@ def run(
         on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
         mirror: folder or URL with the publisher's files of data sets.
+        trust_code: code that a study file names and that may run although it lies neither beside the file nor in the
+            current folder.
     """
     choice = Choice(dataset, data_url, repeat, naming, bad_data)
-    asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror)
+    asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror,
+                         trust_code=trust_code)
     return run_study(asked, RaceObserver()).as_json()
 
 
@@ -101,6 +146,7 @@ class StudyRequest:
     on: Where = DEFAULT
     dry_run: bool = False
     mirror: str | None = None
+    trust_code: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +166,7 @@ class FinishedStudy:
         return {
             **describe(self.plan), "race": self.folder.name, "path": str(self.folder.resolve()),
             "failed": [*self.failed], "configurations": [row.as_json() for row in self.configurations],
-            "claims": [one.as_json() for one in self.findings],
+            "claims": [finding.as_json() for finding in self.findings],
         }
 
 
@@ -138,6 +184,7 @@ def run_study(
         if asked.dry_run:
             return _finished(plan, race, None)
         with observer.session():
+            StudyRecord.of(plan).write(race.folder.path)
             failures, _ = run_jobs(race, cluster, observer)
             return _finished(plan, race, failures)
 
@@ -146,7 +193,7 @@ def _planned(
     asked: StudyRequest, cluster: Cluster, observer: RaceObserver, on_plan: Callable[[StudyPlan], None]
 ) -> tuple[StudyPlan, PlannedRace]:
     """A study fitted to these machines, and its race; data is fetched unless it is a dry run, which checks all else."""
-    study, size, choice = study_named(asked.name), scale_named(asked.scale), asked.choice
+    study, size, choice = _admitted(asked.name, asked.trust_code), scale_named(asked.scale), asked.choice
     if choice.data_url is not None and study.stored is None:
         raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
     folder = RaceFolder(asked.runs, asked.race_name or f"{study.name}-{size}")
@@ -173,18 +220,11 @@ def _finished(plan: StudyPlan, race: PlannedRace, failed: Iterable[str] | None) 
     ran = failed is not None
     record = load_race(path.parent, path.name, race.folder.store) if ran else None
     rows = record.judged().rows if record is not None else ()
-    available = _cores_of(record.results if record is not None else ()) or plan.site.cores
+    available = hosts_cores(record.results if record is not None else ()) or plan.site.cores
     return FinishedStudy(
         plan, path, [*(failed or ())], compare_figures(plan, rows, available),
         findings(plan, rows, available) if ran else [], ran,
     )
-
-
-def _cores_of(results: Iterable[Mapping[str, Any]]) -> int:
-    """Cores of all hosts elsewhere that runs recorded; 0 if they ran on this machine."""
-    recorded = [(result.get("cluster") or {}).get("hosts") for result in results]
-    hosts = {name: about["cores"] for found in recorded if isinstance(found, dict) for name, about in found.items()}
-    return sum(hosts.values())
 
 
 def _site(launcher: Launcher, on: Where, *, here: bool) -> Site:
