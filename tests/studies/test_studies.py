@@ -207,8 +207,8 @@ def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) 
     launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
     launcher.links = {host: SimpleNamespace(facts={"cores": 4}) for host in "ab"}  # type: ignore[dict-item]
     assert api._site(launcher, "lab", here=False) == planning.Site("2 hosts of --on lab with 8 cores", 8)
-    recorded = [{"cluster": {"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}}, {"cluster": None}]
-    assert hosts_cores([typed(result(**fields)) for fields in recorded]) == 6
+    recorded = result(cluster={"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}})
+    assert hosts_cores(map(typed, (recorded, result()))) == 6
 
 
 def test_a_study_goes_on_when_missing_data_or_memory_has_come(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

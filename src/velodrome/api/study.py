@@ -21,8 +21,8 @@ from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.jobs import run_jobs
-from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_entries
+from velodrome.races.request import RaceObserver
 from velodrome.reporting.load import load_race
 from velodrome.run import trust
 from velodrome.studies.claims import Finding, findings
@@ -210,7 +210,7 @@ def _planned(
     race = folder.stamped(plan.race)
     # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
     entries = shuffled(expand(race))
-    costs = Costs.stored(folder.store, (entry.job for entry in entries), cluster)
+    costs = Costs.stored(folder, (entry.job for entry in entries), cluster)
     return plan, plan_entries(folder, race, entries, cluster, costs, may_grow=True)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
-from velodrome.cli.output import say, say_json
+from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan, size_of
 from velodrome.studies.quantities import quantity_named
@@ -23,7 +23,7 @@ from velodrome.studies.wording import counted, differences, origin_lines, plan_l
 if TYPE_CHECKING:
     from velodrome.api.study import FinishedStudy
 
-app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
+study_app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
 StudyName = Annotated[
     str,
@@ -56,7 +56,7 @@ Naming = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")]
 
 
-@app.command("list")
+@study_app.command("list")
 def list_studies(json: Json = False) -> None:
     """List the published studies that can be reproduced.
 
@@ -72,7 +72,7 @@ def list_studies(json: Json = False) -> None:
         say(f"{row['name']:<16} {row['title']}")
 
 
-@app.command("show")
+@study_app.command("show")
 def show(
     name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, trust_code: TrustCode = None,
     json: Json = False,
@@ -91,8 +91,6 @@ def show(
     if json:
         say_json(api.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
         return
-    from velodrome.cli.tables import SafeConsole, print_table
-
     plan, rows = api.planned_rows(name, scale, mirror, trust_code or ())
     study = plan.study
     console = SafeConsole()
@@ -110,7 +108,7 @@ def show(
         console.print(line, soft_wrap=True, markup=False)
 
 
-@app.command("new")
+@study_app.command("new")
 def new(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, as my-study.yaml.")],
     json: Json = False,
@@ -124,15 +122,14 @@ def new(
     from velodrome.api.study import new
 
     path = new(file)
-    shown = path if path.is_absolute() else Path(path)
-    word = str(shown) if "/" in str(shown) else f"./{shown}"
+    word = path if "/" in str(path) else f"./{path}"
     if json:
         say_json({"file": str(path.resolve()), "command": f"velodrome study run {word}"})
         return
     say(f"{path} is written; run it with\n\n  velodrome study run {word}")
 
 
-@app.command("run")
+@study_app.command("run")
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
@@ -181,8 +178,6 @@ def run(
 
 def _show(finished: FinishedStudy) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
-    from velodrome.cli.tables import SafeConsole, print_table
-
     console = SafeConsole()
     print_table(console, comparison(finished.plan, finished.configurations, ours=finished.ran))
     for line in differences(finished.plan):

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from velodrome import files
-from velodrome.clusters.yaml_text import parse_yaml
+from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.job.job import job_fields
 from velodrome.job.read import make_job, reason_of

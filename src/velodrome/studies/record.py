@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,6 @@ def hosts_cores(results: Iterable[Result]) -> int:
     """Cores of all hosts elsewhere that runs recorded; 0 if they ran on this machine."""
     hosts: dict[str, int] = {}
     for result in results:
-        recorded: Mapping[str, Any] = (result.get("cluster") or {}).get("hosts") or {}
-        if isinstance(recorded, dict):
-            hosts |= {name: about["cores"] for name, about in recorded.items()}
+        if result.cluster is not None:
+            hosts |= {name: about.cores for name, about in result.cluster.hosts.items()}
     return sum(hosts.values())

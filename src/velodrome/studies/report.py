@@ -24,6 +24,7 @@ from velodrome.studies.wording import differences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 #: Curves of a panel, and panels of a figure, that can be told apart.
 _MOST_CURVES, _COLUMNS = 6, 2
@@ -162,11 +163,11 @@ def _over_epochs(name: str, compared: Sequence[FigureComparison]) -> Picture:
                    figure)
 
 
-def _draw(panel: Axes, name: str, compared: FigureComparison, number: int) -> tuple[object, str]:
-    """Published points and our line of one configuration; its entry of the legend."""
+def _draw(panel: Axes, name: str, compared: FigureComparison, number: int) -> Line2D:
+    """Published points and our line of one configuration; returns the points, for the legend."""
     fields, colour = compared.setting.published, COLOURS[number % len(COLOURS)]
     published, ours = compared.published_epochs[name], compared.our_epochs.get(name, ())
     points = panel.plot(range(1, len(published) + 1), published, MARKERS[number % len(MARKERS)], color=colour,
-                        alpha=0.6, linestyle="none")[0]
+                        alpha=0.6, linestyle="none", label=f"{fields['strategy']}, batch {fields['batch_size']}")[0]
     panel.plot(range(1, len(ours) + 1), ours, color=colour)
-    return points, f"{fields['strategy']}, batch {fields['batch_size']}"
+    return points
