@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import DEFAULT, Cluster, Where, open_cluster
+from velodrome.clusters.registry import DEFAULT, Where
 from velodrome.data.base import BadData
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.names import expand
-from velodrome.job.read import make_job
 from velodrome.machine import cores
-from velodrome.races.costs import Costs
-from velodrome.races.folder import RaceFolder, shuffled
-from velodrome.races.jobs import run_jobs
-from velodrome.races.plan import PlannedRace, plan_entries
 from velodrome.races.request import RaceObserver
-from velodrome.reporting.load import load_race
-from velodrome.run import trust
-from velodrome.studies.claims import Finding, findings
-from velodrome.studies.format import Study
-from velodrome.studies.load import is_file, scale_named, studies, study_named
+from velodrome.studies.load import scale_named, studies
 from velodrome.studies.outcome import FigureComparison, compare_figures
-from velodrome.studies.plan import Choice, Site, StudyPlan, check_data, fetch_data, plan_study, this_machine
-from velodrome.studies.record import StudyRecord, hosts_cores
+from velodrome.studies.plan import Choice, StudyPlan, plan_study
+from velodrome.studies.results import describe
+from velodrome.studies.run import StudyRequest, admitted, run_study
 from velodrome.studies.starter import STARTER
 
 
@@ -61,7 +49,7 @@ def planned_rows(
 ) -> tuple[StudyPlan, Sequence[FigureComparison]]:
     """A study fitted to this machine, and its configurations with their published figures."""
     with using_mirror(mirror):
-        plan = plan_study(_admitted(name, trust_code), scale_named(scale), Choice())
+        plan = plan_study(admitted(name, trust_code), scale_named(scale), Choice())
     return plan, compare_figures(plan, [], cores())
 
 
@@ -79,16 +67,6 @@ def new(file: str | Path) -> Path:
     except OSError as error:
         raise VelodromeError(f"cannot write {str(path)!r}: {error.strerror}") from None
     return path
-
-
-def _admitted(name: str, trust_code: Collection[str]) -> Study:
-    """The study of a name or a file; refused if a file names code that may not run."""
-    study = study_named(name)
-    if is_file(name):
-        jobs = [make_job({key: value for key, value in fields.items() if key != "added"})
-                for fields in study.combinations()]
-        trust.admit_file(jobs, Path(name), (), trust_code)
-    return study
 
 
 def run(
@@ -132,119 +110,3 @@ def run(
     asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code)
     return run_study(asked, RaceObserver()).as_json()
-
-
-@dataclass(frozen=True)
-class StudyRequest:
-    """A study at a scale, the choices that were made, and how it is to run."""
-
-    name: str
-    scale: str
-    choice: Choice
-    runs: Path
-    race_name: str | None = None
-    on: Where = DEFAULT
-    dry_run: bool = False
-    mirror: str | None = None
-    trust_code: Collection[str] = ()
-
-
-@dataclass(frozen=True)
-class FinishedStudy:
-    """Published figures beside ours, and what becomes of the published findings."""
-
-    plan: StudyPlan
-    folder: Path
-    #: Names of the jobs that failed.
-    failed: Sequence[str]
-    configurations: Sequence[FigureComparison]
-    findings: Sequence[Finding]
-    #: Whether it ran, and was not only planned.
-    ran: bool
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **describe(self.plan), "race": self.folder.name, "path": str(self.folder.resolve()),
-            "failed": [*self.failed], "configurations": [row.as_json() for row in self.configurations],
-            "claims": [finding.as_json() for finding in self.findings],
-        }
-
-
-def run_study(
-    asked: StudyRequest, observer: RaceObserver, on_plan: Callable[[StudyPlan], None] = lambda plan: None
-) -> FinishedStudy:
-    """Fit a study to the machines that are there, run what is missing unless it is a dry run, and compare.
-
-    `on_plan` is called with what can run and what is missing, also when that is everything.
-    """
-    with using_mirror(asked.mirror), open_cluster(asked.on) as cluster:
-        with observer.planning():
-            plan, race = _planned(asked, cluster, observer, on_plan)
-        observer = observer.planned(race)
-        if asked.dry_run:
-            return _finished(plan, race, None)
-        with observer.session():
-            StudyRecord.of(plan).write(race.folder.path)
-            failures, _ = run_jobs(race, cluster, observer)
-            return _finished(plan, race, failures)
-
-
-def _planned(
-    asked: StudyRequest, cluster: Cluster, observer: RaceObserver, on_plan: Callable[[StudyPlan], None]
-) -> tuple[StudyPlan, PlannedRace]:
-    """A study fitted to these machines, and its race; data is fetched unless it is a dry run, which checks all else."""
-    study, size, choice = _admitted(asked.name, asked.trust_code), scale_named(asked.scale), asked.choice
-    if choice.data_url is not None and study.stored is None:
-        raise BadRequest(f"--data-url {choice.data_url!r}: {study.name} did not read from stored shards; leave it out")
-    folder = RaceFolder(asked.runs, asked.race_name or f"{study.name}-{size}")
-    written, launcher, here = folder.written(), cluster.launcher, cluster.target.launcher.here
-    if not here:
-        launcher.prepare([])  # hosts that are out of reach are reported once, not for every job
-    look = partial(check_data if asked.dry_run else fetch_data, choice, observer.data)
-    plan = plan_study(study, size, choice, look=look, kept=written.fitted if written else None,
-                      elsewhere=None if here else launcher)
-    plan = replace(plan, site=_site(launcher, cluster.target, here=here))
-    on_plan(plan)
-    if plan.race is None:
-        raise VelodromeError(f"nothing of {study.name} can run here yet")
-    race = folder.stamped(plan.race)
-    # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
-    entries = shuffled(expand(race))
-    costs = Costs.stored(folder, (entry.job for entry in entries), cluster)
-    return plan, plan_entries(folder, race, entries, cluster, costs, may_grow=True)
-
-
-def _finished(plan: StudyPlan, race: PlannedRace, failed: Iterable[str] | None) -> FinishedStudy:
-    """Our figures beside the published ones, from what is on disk; `failed` is None if nothing ran."""
-    path = race.folder.path
-    ran = failed is not None
-    record = load_race(path.parent, path.name, race.folder.store) if ran else None
-    rows = record.judged().rows if record is not None else ()
-    available = hosts_cores(record.results if record is not None else ()) or plan.site.cores
-    return FinishedStudy(
-        plan, path, [*(failed or ())], compare_figures(plan, rows, available),
-        findings(plan, rows, available) if ran else [], ran,
-    )
-
-
-def _site(launcher: Launcher, on: Where, *, here: bool) -> Site:
-    """The machines of a launcher: hosts that are known have so many cores together."""
-    machine = this_machine()
-    if here:
-        nodes = launcher.host_names
-        return Site(f"{len(nodes)} emulated hosts on {machine.machines}", machine.cores) if nodes else machine
-    counts = [*launcher.host_cores.values()]
-    if not counts:  # of a cluster that names its hosts when a job begins
-        return Site(f"the nodes of --on {on}", machine.cores)
-    hosts = "1 host" if len(counts) == 1 else f"{len(counts)} hosts"
-    return Site(f"{hosts} of --on {on} with {sum(counts)} cores", sum(counts))
-
-
-def describe(plan: StudyPlan) -> dict[str, Any]:
-    """A study at a scale as plain data, without figures."""
-    return {
-        "study": plan.study.name, "scale": plan.scale, "source": plan.study.source,
-        "machines": {"published": plan.study.machines, "ours": plan.site.machines},
-        "notes": plan.study.notes, "missing": [*plan.missing], "reductions": [*plan.reductions],
-        "left_out": plan.left_out, "data": plan.data,
-    }

@@ -21,7 +21,7 @@ from velodrome.studies.quantities import quantity_named
 from velodrome.studies.wording import counted, differences, origin_lines, plan_lines
 
 if TYPE_CHECKING:
-    from velodrome.api.study import FinishedStudy
+    from velodrome.studies.results import FinishedStudy
 
 study_app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
@@ -154,10 +154,10 @@ def run(
 
     `velodrome study run ./my-study.yaml --repeat 3`
     """
-    from velodrome.api.study import StudyRequest, run_study
     from velodrome.cli.console import error_console
     from velodrome.cli.race_output import TerminalRace
     from velodrome.studies.plan import Choice
+    from velodrome.studies.run import StudyRequest, run_study
 
     def show_plan(plan: StudyPlan) -> None:
         for line in plan_lines(plan):

@@ -70,8 +70,9 @@ def claims_table(judged: Sequence[Finding]) -> Table | None:
         for finding in judged
     ]
     columns = tuple(Column(name, numeric=False) for name in ("claim", "place", "verdict", "our runs"))
-    return Table("claims", "Published claims", "Judged by all runs together with the error rate of a verdict: at most one "
-                 "study in twenty says anything false. Claims that our runs refute come first.", columns, tuple(rows))
+    note = ("Judged by all runs together with the error rate of a verdict: at most one study in twenty says anything "
+            "false. Claims that our runs refute come first.")
+    return Table("claims", "Published claims", note, columns, tuple(rows))
 
 
 def figures_table(plan: StudyPlan, compared: Sequence[FigureComparison]) -> Table | None:
@@ -98,10 +99,9 @@ def figures_table(plan: StudyPlan, compared: Sequence[FigureComparison]) -> Tabl
         Column("difference"), Column("within the noise", numeric=False), Column("place", numeric=False),
         Column("differs", numeric=False),
     )
-    return Table("published", "Published figures and ours",
-                 "Small: minimum and maximum over the time of a run. Within the noise is what one further run of ours may "
-                 "show: 95 % of runs with other seeds; of a single run, what two finite test sets explain.", columns,
-                 tuple(rows))
+    note = ("Small: minimum and maximum over the time of a run. Within the noise is what one further run of ours may "
+            "show: 95 % of runs with other seeds; of a single run, what two finite test sets explain.")
+    return Table("published", "Published figures and ours", note, columns, tuple(rows))
 
 
 def _over_time(extent: Extent | None, form: str) -> str:
@@ -158,9 +158,9 @@ def _over_epochs(name: str, compared: Sequence[FigureComparison]) -> Picture:
         for place in range(len(panels), lines * _COLUMNS):
             axes[place // _COLUMNS][place % _COLUMNS].set_visible(False)
         legend_below(figure, keys)
-    caption = "Points are published, lines are the mean of our runs of the same configuration"
-    return Picture(f"published-{name.replace('_', '-')}", f"Published {name.replace('_', ' ', 1)} and ours", f"{caption}.",
-                   figure)
+    caption = "Points are published, lines are the mean of our runs of the same configuration."
+    words = name.replace("_", " ", 1)
+    return Picture(f"published-{name.replace('_', '-')}", f"Published {words} and ours", caption, figure)
 
 
 def _draw(panel: Axes, name: str, compared: FigureComparison, number: int) -> Line2D:
