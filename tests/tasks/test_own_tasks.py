@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.base import Counts
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import check_metric, task_of, task_of_result

@@ -10,8 +10,9 @@ import pytest
 from velodrome.catalog import registry
 from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.job.values import Target
 from velodrome.tasks.registry import check_metric, deciding_metrics, task, task_of, task_of_result
 
 pytestmark = pytest.mark.unit

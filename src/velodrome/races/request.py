@@ -18,8 +18,8 @@ from velodrome.events.models import Event
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
-from velodrome.job.read import in_words
 from velodrome.job.result import Result
+from velodrome.job.values import in_words
 from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run import trust
 from velodrome.run.attempt import JobFailed
