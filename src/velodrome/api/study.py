@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from velodrome.data.base import BadData
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.names import expand
+from velodrome.job.result import Result
 from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
@@ -180,10 +181,10 @@ def _finished(plan: StudyPlan, race: PlannedRace, failed: Iterable[str] | None) 
     )
 
 
-def _cores_of(results: Iterable[Mapping[str, Any]]) -> int:
+def _cores_of(results: Iterable[Result]) -> int:
     """Cores of all hosts elsewhere that runs recorded; 0 if they ran on this machine."""
-    recorded = [(result.get("cluster") or {}).get("hosts") for result in results]
-    hosts = {name: about["cores"] for found in recorded if isinstance(found, dict) for name, about in found.items()}
+    clusters = [result.cluster for result in results if result.cluster is not None]
+    hosts = {name: host.cores for cluster in clusters for name, host in cluster.hosts.items()}
     return sum(hosts.values())
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,15 +18,17 @@ from velodrome.job.job import Job
 
 Ended = Literal["finished", "failed", "interrupted"]
 Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
+#: The cause of a run that was ended early, because it could not win its race any more.
+BEATEN = "beaten"
 
 #: Where there may be a number that no field can hold.
 _ODD_NUMBER = re.compile(rb"NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 
 
-class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
+class Result(RunResult):
     """The result of a run with what its reader knows besides; of a run that has none yet, what its job says.
 
-    `as_json` leaves out what the reader added. `result["name"]` and `result.get("name")` are a shim: see the end.
+    `as_json` leaves out what the reader added.
     """
 
     #: Only runs that ended are stored; a reader also sees runs that go on, or that cannot be read.
@@ -75,37 +76,9 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
         """Return the fields as they are stored, those of other versions included."""
         return super().as_json() if self._stored is None else dict(self._stored)
 
-    # --- Shim: results as mappings, until every reader uses attributes. Delete from here to the end of the class. ---
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "job":
-            if self.job_as_written is None:
-                raise KeyError(name)
-            return self.job_as_written
-        if name in SHOWN or name in ("run", "target"):
-            if (value := getattr(self, name)) is None and name != "target":
-                raise KeyError(name)
-            return value
-        return self._plain[name]
-
-    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
-        held = {**self.__dict__, "job": self.job_as_written}
-        return iter([*self._plain, *(name for name in SHOWN if held[name] is not None)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __eq__(self, other: object) -> bool:
-        return {**self} == ({**other} if isinstance(other, Mapping) else other)
-
-    @cached_property
-    def _plain(self) -> dict[str, Any]:
-        return super().as_json() if self._stored is None else self._stored
-
 
 #: What readers add to a result: a file that holds it does not speak for them.
 ADDED = tuple(name for name, field in Result.model_fields.items() if field.exclude)
-SHOWN = tuple(name for name in ADDED if name != "job_as_written")
 
 
 class BadResult(ValueError):
@@ -151,12 +124,3 @@ def _odd_number(value: Any) -> list[int | str] | None:
         if (place := _odd_number(item)) is not None:
             return [name, *place]
     return None
-
-
-#: The cause of such an end.
-BEATEN = "beaten"
-
-
-def ended_early(result: Mapping[str, Any]) -> bool:
-    """Whether a run was ended because it could not win any more."""
-    return result["status"] == "interrupted" and (result.get("error") or {}).get("cause") == BEATEN

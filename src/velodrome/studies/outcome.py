@@ -44,7 +44,7 @@ def _network(row: Row, cores: int) -> float | None:
 
 
 def _steps_per_worker(row: Row, cores: int) -> float | None:
-    steps = [result["steps"] for result in row.results if result.get("steps")]
+    steps = [result.steps for result in row.results if result.steps]
     return steps[0] / row.workers if steps else None
 
 
@@ -125,7 +125,7 @@ def compare_figures(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Fi
                 theirs.update(figure.values)
         row = row_of(setting, rows)
         ours = {name: None if row is None else QUANTITIES[name].read(row, cores) for name in names}
-        found.append(FigureComparison(setting, theirs, ours, None if row is None else str(row.representative["run"])))
+        found.append(FigureComparison(setting, theirs, ours, None if row is None else row.representative.run))
     return found
 
 
