@@ -11,8 +11,8 @@ from velodrome.catalog.engines.torch import MESH
 from velodrome.catalog.exchange import Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters import environments
-from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror

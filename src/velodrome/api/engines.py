@@ -9,9 +9,9 @@ from typing import Any
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import all_forms, options_of
 from velodrome.clusters import environments
-from velodrome.clusters.admission import complete, examined
 from velodrome.clusters.environments import install
 from velodrome.clusters.launcher import Finding
+from velodrome.clusters.preflight import complete, examined
 from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
 from velodrome.data.fetch import using_mirror
 from velodrome.events.result import Cluster

@@ -78,8 +78,8 @@ def add(
     Example: `velodrome clusters add lab ssh:host1,host2 --option python=/opt/velodrome/bin/python`
     """
     from velodrome.api import clusters
+    from velodrome.clusters.yaml_files import parse_yaml
     from velodrome.errors import BadRequest
-    from velodrome.run.yaml_files import parse_yaml
 
     fields = {}
     for word in option or []:

@@ -218,7 +218,7 @@ class JobCommand(TyperCommand):
 
 def parse_model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
-    from velodrome.run.yaml_files import parse_yaml
+    from velodrome.clusters.yaml_files import parse_yaml
 
     arguments: dict[str, Any] = {}
     for word in words:
@@ -263,10 +263,10 @@ def job_from(
 ) -> Job:
     """The job of a YAML file with options on top. Code that only the file names is reported, or refused; `on` takes the
     place of the cluster that it names."""
+    from velodrome.clusters.yaml_files import read_yaml
     from velodrome.job.read import make_job
     from velodrome.races.request import words_in
     from velodrome.run.trust import admit_file
-    from velodrome.run.yaml_files import read_yaml
 
     base = read_yaml(file) if file is not None else {}
     if base.keys() & {"job", "vary"}:

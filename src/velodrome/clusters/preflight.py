@@ -1,10 +1,13 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and says how to fix it."""
+"""The only gate between a request and anything that starts: `admit` completes a job, and refuses one that is known to
+fail. Each refusal has the numbers and says how to fix it.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -12,18 +15,51 @@ from velodrome.catalog.models import is_own, zoo_model
 from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
 from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
+from velodrome.clusters.launcher import Launcher
 from velodrome.data import catalogue
 from velodrome.data.own.functions import refuse_standard
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, Unavailable
 from velodrome.job.job import Job, Target
-from velodrome.job.resolve import roles_of
+from velodrome.job.resolve import resolve, roles_of
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
 from velodrome.models import initial_weights
 from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
 from velodrome.tasks.registry import task_of
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A complete job, and the launcher that takes it."""
+
+    job: Job
+    launcher: Launcher
+
+
+def complete(job: Job) -> Job:
+    """The job with every default filled in, those of this machine included; `BadRequest` if it contradicts itself."""
+    return resolve(job, environments.default_engine(job.model, job.script))
+
+
+def examined(job: Job) -> Job:
+    """A complete job that some machine can run; `BadRequest` otherwise."""
+    job = complete(job)
+    check_job(job)
+    return job
+
+
+def admit(job: Job, launcher: Launcher, *, resumed: bool = False) -> Admitted:
+    """A complete job that can run on the hosts of a launcher; `BadRequest` otherwise.
+
+    One that is `resumed` is not given its faults again, so the launcher need not be able to cause them.
+    """
+    job = examined(job)
+    launcher.check(job)
+    if not resumed:
+        launcher.check_faults(job)
+    return Admitted(job, launcher)
 
 
 def check_here(job: Job) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from velodrome.clusters.admission import admit
+from velodrome.clusters.preflight import admit
 from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress

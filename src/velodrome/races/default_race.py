@@ -9,8 +9,8 @@ from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
 from velodrome.clusters import environments
-from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Race
 from velodrome.job.read import make_job

@@ -19,6 +19,7 @@ from velodrome import files, folders
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.clusters import environments
 from velodrome.clusters.registry import refuse_living
+from velodrome.clusters.yaml_files import LARGEST
 from velodrome.errors import BadRequest, FolderGone
 from velodrome.job import names as published
 from velodrome.job.names import check_name, expand, varied_fields
@@ -26,7 +27,6 @@ from velodrome.job.race import LIMITS, Entry, Race
 from velodrome.job.result import Result
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
-from velodrome.run.yaml_files import LARGEST
 
 #: Which jobs a race has announced and what they are expected to take.
 EXPECTED = "expected.json"

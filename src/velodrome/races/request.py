@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.clusters.registry import Where
+from velodrome.clusters.yaml_files import read_yaml
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
@@ -19,7 +20,6 @@ from velodrome.job.read import in_words
 from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run import trust
 from velodrome.run.trust import Code
-from velodrome.run.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)

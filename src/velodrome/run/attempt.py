@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from velodrome import files
-from velodrome.clusters.admission import Admitted
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import AllocationEnded, Launcher
 from velodrome.clusters.plan import Plan, make_plan
+from velodrome.clusters.preflight import Admitted
 from velodrome.errors import BadRequest, FolderGone, RunFailed, VelodromeError
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event

@@ -10,8 +10,8 @@ from typing import Any
 
 from velodrome import files
 from velodrome.catalog.registry import strategy_of
-from velodrome.clusters.admission import complete
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import complete
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
 from velodrome.job.job import Job, default_of

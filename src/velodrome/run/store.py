@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from velodrome import files, folders
+from velodrome.clusters.yaml_files import LARGEST, parse_yaml
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
 from velodrome.events.models import EpochEvent, Event, EventBase
@@ -28,7 +29,6 @@ from velodrome.job.race import Race
 from velodrome.job.read import in_words
 from velodrome.job.read import reason_of as said_of
 from velodrome.job.result import BadResult, Result, Status, parse_result
-from velodrome.run.yaml_files import LARGEST, parse_yaml
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024

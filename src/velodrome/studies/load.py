@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from velodrome.clusters.yaml_text import parse_yaml
+from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, which_name
 
 ScaleName = Literal["smoke", "small", "full"]

@@ -11,8 +11,8 @@ from typing import Any
 from velodrome.catalog import registry
 from velodrome.catalog.models import zoo_model
 from velodrome.clusters import environments, preflight
-from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError

@@ -18,6 +18,7 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
+from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.printable import shown
@@ -50,10 +51,10 @@ def _kept_view(path: Path, state: tuple[tuple[int, int], ...]) -> dict[str, Any]
 def _view(path: Path) -> dict[str, Any]:
     thinned = read_thinned(path)
     live = LiveRun.ended(path, thinned)
-    result = live.result or {}
-    began = float(result.get("started") or live.began or 0.0)
-    history = result.get("history") or []
-    nodes = result.get("nodes") or _nodes(thinned)
+    result = live.result
+    began = (result.started if result else live.began) or 0.0
+    history = result.as_json()["history"] if result else []
+    nodes = [node.as_json() for node in result.nodes] if result and result.nodes else _nodes(thinned)
     series = run_series({"nodes": nodes, "started": began}, thinned.events)
     state = live.as_json()
     return {
@@ -171,12 +172,12 @@ class Confusion:
         return 2 <= len(self.names) <= MOST_CLASSES
 
 
-def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
+def confusion_of(result: Result) -> Confusion | None:
     """None if there is none, or it is not square."""
-    table = result.get("confusion")
+    table = result.confusion
     if not table or any(len(row) != len(table) for row in table):
         return None
-    given = [shown(name) for name in result.get("class_names") or ()]
+    given = [shown(name) for name in result.class_names or ()]
     names = given if len(given) == len(table) else [str(place) for place in range(len(table))]
     wrong = [
         (names[true], names[predicted], count, count / total)
@@ -186,21 +187,21 @@ def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
     return Confusion(names, table, sorted(wrong, key=lambda pair: -pair[2])[:MOST_PAIRS])
 
 
-def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def environment_of(result: Result) -> list[tuple[str, str]]:
     """What a run ran on, as names and values."""
-    found = [*result["versions"].items()]
-    if (machine := result.get("machine")) is not None:
-        found.append(("machine", f"{machine['processor']}, {machine['cores']} cores, "
-                                 f"{machine['memory_bytes'] / 2**30:.0f} GiB memory, {machine['system']}"))
+    found = [*result.versions.items()]
+    if (machine := result.machine) is not None:
+        found.append(("machine", f"{machine.processor}, {machine.cores} cores, "
+                                 f"{machine.memory_bytes / 2**30:.0f} GiB memory, {machine.system}"))
     found += [("host", line) for line in host_lines(result)]
     found += [("implementation", line) for line in implementation_lines(result)]
-    found.append(("launcher", str(result.get("launcher") or "local")))
+    found.append(("launcher", result.launcher or "local"))
     return found
 
 
-def notes_of(result: Mapping[str, Any]) -> list[str]:
+def notes_of(result: Result) -> list[str]:
     """What a reader of a run should know."""
-    note = load_note([result]) if result.get("hosts") else None
+    note = load_note([result])
     return [f"Not reliable: {note}; repeat the run on an idle machine."] if note else []
 
 

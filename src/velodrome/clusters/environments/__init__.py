@@ -7,12 +7,14 @@ The record is written when an environment is complete, so one without it was int
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -22,9 +24,8 @@ from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
 from velodrome.clusters.environments.wheel import training_side_digest
-from velodrome.clusters.environments.written_for import engine_of_model, engine_of_script
 from velodrome.errors import VelodromeError, headline
-from velodrome.files import read_json
+from velodrome.files import read_json, read_text
 
 #: The program that answers a probe, in the environment of the interpreter that is asked.
 PROBE = "velodrome.training.probe"
@@ -184,3 +185,47 @@ def outdated(engine: Engine, home: Path) -> str | None:
     if engine.own_environment is None or (record := read_record(home)) is None or record == record_of(engine):
         return None
     return f"its environment was made by another version of Velodrome: {engine.install_command}"
+
+
+#: Code that is longer is not looked at.
+_LONGEST = 1_000_000
+_ENGINES = {
+    "torch": "torch", "lightning": "torch", "pytorch_lightning": "torch", "accelerate": "torch",
+    "keras": "tensorflow", "tensorflow": "tensorflow", "tf_keras": "tensorflow",
+}
+
+
+def engine_of_model(name: str) -> str | None:
+    """The engine that `module:function` is written for; None if its imports do not say so."""
+    module, _, function = name.partition(":")
+    inside = module.replace(".", "/")
+    for path in (Path(f"{inside}.py"), Path(inside, "__init__.py")):
+        if (tree := _tree(path)) is not None:
+            named = [node for node in tree.body if getattr(node, "name", "") == function]
+            return _engine(named) or _engine([tree])
+    return None
+
+
+def engine_of_script(path: str) -> str | None:
+    """The engine whose framework a script imports; None if that is none, or if it imports several."""
+    tree = _tree(Path(path))
+    return None if tree is None else _engine([tree])
+
+
+def _tree(path: Path) -> ast.Module | None:
+    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.parse(read_text(path, _LONGEST))
+    return None
+
+
+def _engine(nodes: list[ast.stmt] | list[ast.Module]) -> str | None:
+    """The one engine that is imported anywhere in these parts of a program."""
+    modules = [module for part in nodes for node in ast.walk(part) for module in _imported(node)]
+    found = {_ENGINES[top] for module in modules if (top := module.partition(".")[0]) in _ENGINES}
+    return found.pop() if len(found) == 1 else None
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []

@@ -43,7 +43,7 @@ from velodrome.clusters.launcher import (
 from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.processes import Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, Plan, Process
-from velodrome.clusters.remote.agent.network import stack_of
+from velodrome.clusters.remote.agent.host import stack_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.faults import Fault

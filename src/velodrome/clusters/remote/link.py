@@ -240,7 +240,7 @@ class Link:
 
 PACKAGE = agent.__name__
 #: In the order in which they import one another.
-_MODULES = ("streams", "cleaning", "host_files", "network", "session")
+_MODULES = ("streams", "cleaning", "host", "session")
 #: Reads so many bytes, makes modules of them, and serves what follows. The words behind it are the agent's own.
 _PROGRAM = """
 import json, os, sys, types
