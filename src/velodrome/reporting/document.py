@@ -20,7 +20,7 @@ from velodrome.races.jobs import stored_ending
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
-from velodrome.reporting.series import RunSeries, run_series
+from velodrome.reporting.series import RunSeries, hosts_of, run_series
 from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
 
@@ -118,8 +118,7 @@ def make_pictures(report: Report) -> list[Picture]:
 
 def _series(row: Row) -> RunSeries:
     result = row.representative
-    hosts = {(node.role, node.rank): node.host for node in result.nodes}
-    return run_series(result.started, hosts, RunFolder(result.folder).events() if result.folder else ())
+    return run_series(result.started, hosts_of(result), RunFolder(result.folder).events() if result.folder else ())
 
 
 def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
+from velodrome.job.result import Result
 
 Process = tuple[str, int]
 
@@ -51,6 +52,11 @@ class RunSeries:
 
 def name_of(process: Process) -> str:
     return f"{process[0]} {process[1]}"
+
+
+def hosts_of(result: Result) -> dict[Process, str]:
+    """The processes of a run and their hosts."""
+    return {(node.role, node.rank): node.host for node in result.nodes}
 
 
 def run_series(began: float, hosts: Mapping[Process, str], events: Iterable[EventBase]) -> RunSeries:
