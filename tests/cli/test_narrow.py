@@ -15,9 +15,9 @@ from synthetic_races import repeated, result, write_race
 from typed_judge import compare
 from velodrome.cli import console as consoles
 from velodrome.cli.board import Board
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.run_output import print_summary
-from velodrome.cli.tables import SafeConsole, least_width, print_table
+from velodrome.cli.output import SafeConsole, least_width, print_table
+from velodrome.cli.race_output import print_comparison
+from velodrome.cli.train import print_summary
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from synthetic_races import EXAMPLES, beside, repeated, result
 from typed_judge import as_result, compare, judge
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
+from velodrome.cli.race_output import print_comparison
 from velodrome.job.job import Target
 from velodrome.judge.columns import best_of, bests_of
 from velodrome.judge.compare import Row, tasks_of

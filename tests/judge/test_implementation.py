@@ -10,7 +10,7 @@ import pytest
 from synthetic_races import repeated, result, write_race
 from typed_judge import as_result, compare
 from velodrome.catalog.base import Implementation
-from velodrome.cli.run_output import summary
+from velodrome.cli.train import summary
 from velodrome.judge.configuration import Configuration, distinguishing_fields, implementation_lines, names_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race

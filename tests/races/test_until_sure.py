@@ -29,7 +29,7 @@ from velodrome.races import limits
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.jobs import stored_ending
-from velodrome.races.observer import SILENT, RaceObserver
+from velodrome.races.request import SILENT, RaceObserver
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
 from velodrome.reporting.document import make_report

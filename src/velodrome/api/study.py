@@ -20,8 +20,8 @@ from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.jobs import run_jobs
-from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_entries
+from velodrome.races.request import RaceObserver
 from velodrome.reporting.load import load_race
 from velodrome.studies.load import scale_named, studies, study_named
 from velodrome.studies.outcome import FigureComparison, Finding, compare_figures, findings
@@ -164,7 +164,7 @@ def _planned(
     race = folder.stamped(plan.race)
     # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
     entries = shuffled(expand(race))
-    costs = Costs.stored(folder.store, (entry.job for entry in entries), cluster)
+    costs = Costs.stored(folder, (entry.job for entry in entries), cluster)
     return plan, plan_entries(folder, race, entries, cluster, costs, may_grow=True)
 
 

@@ -12,16 +12,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.cli.output import complain
-from velodrome.cli.run_output import show_failure
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.console import show_failure
+from velodrome.cli.output import SafeConsole, complain
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
 from velodrome.job.result import Result
 from velodrome.judge.budget import Progress, remaining, steps_done
 from velodrome.judge.conditions import background_load
 from velodrome.judge.judge import Dropped
-from velodrome.races.observer import RaceObserver
+from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result

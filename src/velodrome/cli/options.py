@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from velodrome.cli import completion
+from velodrome.cli.output import complain, say_on_stderr
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, flag, job_fields, job_groups
 from velodrome.job.race import OPTIONS, Race
@@ -235,7 +236,6 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
 def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:
     """What `call` returns, with the names of code that may run. It refuses what is not among them: on a terminal the
     user is asked, once, unless it is code of a library, which he has to name himself."""
-    from velodrome.cli.output import complain
     from velodrome.run.trust import UntrustedCode
 
     names = list(trusted or ())
@@ -252,7 +252,6 @@ def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:
 
 def tell_code(what: str, codes: Sequence[Code]) -> None:
     """Say before a start which code a file names."""
-    from velodrome.cli.output import say_on_stderr
 
     if codes:
         say_on_stderr(f"{what} names code: {', '.join(map(str, codes))}")

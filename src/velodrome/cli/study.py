@@ -15,14 +15,14 @@ from rich.table import Table
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, command_on, where
-from velodrome.cli.output import say, say_json
+from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import QUANTITIES, FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan, size_of
 
 if TYPE_CHECKING:
     from velodrome.api.study import FinishedStudy
 
-app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
+study_app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
 StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=completion.studies)]
 ScaleOption = Annotated[
@@ -51,7 +51,7 @@ Naming = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")]
 
 
-@app.command("list")
+@study_app.command("list")
 def list_studies(json: Json = False) -> None:
     """List the published studies that can be reproduced.
 
@@ -67,7 +67,7 @@ def list_studies(json: Json = False) -> None:
         say(f"{row['name']:<16} {row['title']}")
 
 
-@app.command("show")
+@study_app.command("show")
 def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, json: Json = False) -> None:
     """Show a study: what was published, what would run here at a scale, and what is missing.
 
@@ -82,8 +82,6 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
     if json:
         say_json(api.show(name, scale, mirror=mirror))
         return
-    from velodrome.cli.tables import SafeConsole, print_table
-
     plan, rows = api.planned_rows(name, scale, mirror)
     study = plan.study
     console = SafeConsole()
@@ -97,7 +95,7 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
         console.print(line, soft_wrap=True, markup=False)
 
 
-@app.command("run")
+@study_app.command("run")
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
@@ -143,8 +141,6 @@ def run(
 
 def _show(finished: FinishedStudy) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
-    from velodrome.cli.tables import SafeConsole, print_table
-
     console = SafeConsole()
     print_table(console, comparison(finished.plan, finished.configurations, ours=finished.ran))
     for line in differences(finished.plan):

@@ -21,10 +21,9 @@ from velodrome.job.result import Result
 from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.machine import cores
-from velodrome.races.repetitions import similar
+from velodrome.races.folder import RaceFolder
 from velodrome.run.dry_run import RehearsalFailed, measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
-from velodrome.run.store import Store
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
 MOST_SECONDS, _ONE_SECONDS = 10.0, 2.5
@@ -48,9 +47,9 @@ class Costs:
     _about: dict[tuple[str, float], Description] = field(default_factory=dict)
 
     @classmethod
-    def stored(cls, race: Store, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
+    def stored(cls, race: RaceFolder, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
         """What the runs of a race, and what lies beside it, show about these jobs."""
-        return cls(warm, similar(race, jobs, cluster.launcher.name))
+        return cls(warm, race.similar(jobs, cluster.launcher.name))
 
     def of(self, job: Job) -> Estimate:
         """How long a job will take, and what that rests on."""

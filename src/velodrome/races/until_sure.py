@@ -24,9 +24,8 @@ from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgeme
 from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
-from velodrome.races.observer import RaceObserver
-from velodrome.races.parallel_jobs import warm_engines
-from velodrome.races.runs import RaceRuns
+from velodrome.races.request import RaceObserver
+from velodrome.races.runs import RaceRuns, warm_engines
 
 
 class UntilSure:

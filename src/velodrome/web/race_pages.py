@@ -19,11 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome import files
-from velodrome.api.runs import compare_runs
+from velodrome.api.runs import compare_runs, some_repeat
 from velodrome.errors import VelodromeError
 from velodrome.judge.configuration import text_of
 from velodrome.judge.pairs import Line
-from velodrome.races.repetitions import some_repeat
 from velodrome.reporting.load import load_race
 from velodrome.run.listing import STATUSES, Found
 from velodrome.run.store import RunFolder

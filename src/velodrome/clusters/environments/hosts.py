@@ -23,7 +23,7 @@ from packaging.version import Version
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engines as known_engines
 from velodrome.clusters import environments
-from velodrome.clusters.environments.wheel import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
+from velodrome.clusters.environments import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.remote.group import in_parallel
 from velodrome.clusters.remote.link import HostError, HostLost, Link

@@ -20,7 +20,8 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
-from velodrome.clusters.local.launcher import DISK_BYTES, PORTS
+from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.preflight import DISK_BYTES
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun
 from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several

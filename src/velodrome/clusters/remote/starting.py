@@ -16,7 +16,7 @@ from velodrome.clusters.remote.link import HostError, Link
 from velodrome.errors import headline
 from velodrome.variables import INSTEAD, JOB, MEASURE, TOKEN
 
-_WORKER, _PREPARE = "velodrome.training", "velodrome.training.prepare_data"
+_WORKER, _PREPARE = "velodrome.training", "velodrome.training.host"
 _MIRROR = "VELODROME_DATA_MIRROR"
 #: What a training process is started with: it ends with its agent, and leaves time limits to the supervisor.
 _OPTIONS = ("--lifeline", "--supervised")
