@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from synthetic_races import result
+from typed_judge import as_result
 from velodrome.cli.study import comparison
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
@@ -197,7 +199,8 @@ def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) 
     launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
     launcher.links = {host: SimpleNamespace(facts={"cores": 4}) for host in "ab"}  # type: ignore[dict-item]
     assert api._site(launcher, "lab", here=False) == planning.Site("2 hosts of --on lab with 8 cores", 8)
-    assert api._cores_of([{"cluster": {"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}}, {"cluster": None}]) == 6
+    elsewhere = as_result(result(cluster={"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}))
+    assert api._cores_of([elsewhere, as_result(result())]) == 6
 
 
 def test_a_study_goes_on_when_missing_data_or_memory_has_come(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ BEATEN = "beaten"
 
 #: Where there may be a number that no field can hold.
 _ODD_NUMBER = re.compile(rb"NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
+#: Fields that a result takes over from its job.
+_AS_REQUESTED = (RunResult.model_fields.keys() & Job.model_fields.keys()) - {"implementation", "faults"}
 
 
 class Result(RunResult):
@@ -53,7 +55,7 @@ class Result(RunResult):
         """What is known of a run that has no result: its job, and the fields that its file has."""
         made = cls.model_construct(
             set(fields) & set(RunResult.model_fields) | {"run", "status"},
-            **{name: getattr(job, name) for name in RunResult.model_fields if name in Job.model_fields},
+            **{name: getattr(job, name) for name in _AS_REQUESTED},
             run=run, path=str(folder), status=status, test=None, history=[], nodes=[], versions={},
             seconds=Seconds.model_construct(startup=0.0, train=None, evaluate=None, total=0.0),
             throughput=Throughput.model_construct(examples_per_second=None, batches_per_second=None),
