@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from velodrome.errors import BadRequest
 from velodrome.events.fields import MetricDefinition
 from velodrome.job.job import Job, Target
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import check_metric, recorded_task, task_of
 
