@@ -14,6 +14,7 @@ from velodrome.judge.pairs import between_tasks, groups_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import write_report
+from velodrome.studies.report import with_study
 from velodrome.tasks.registry import check_metric, task_of_result
 
 
@@ -46,7 +47,7 @@ def report(
     """
     record = load_race(Path(runs), race)
     target = checked_target(target, record.results)
-    made = make_report(record, record.criteria(objective, target, Price(), tolerance, accuracy_margin))
+    made = with_study(make_report(record, record.criteria(objective, target, Price(), tolerance, accuracy_margin)))
     paths = write_report(made, format, None if out is None else Path(out), None if figures is None else Path(figures))
     return {
         "race": record.name, "report": str(paths[0].resolve()), "files": [str(path.resolve()) for path in paths],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from velodrome.events.result import Machine
 from velodrome.judge.budget import saving
@@ -57,6 +57,10 @@ class Report:
     commands: tuple[str, ...]
     series: dict[str, RunSeries]
     target: str | None
+    #: Of a study: what was published beside ours, and more figures and CSV files, by what their names end in.
+    published: tuple[Table, ...] = ()
+    more_pictures: Callable[[], Sequence[Picture]] = tuple
+    more_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -64,7 +68,8 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return tuple(table for table in (self.main, *self.pairwise, *self.more, self.failures) if table is not None)
+        return tuple(table for table in (self.main, *self.published, *self.pairwise, *self.more, self.failures)
+                     if table is not None)
 
 
 def make_report(record: RaceRecord, criteria: Criteria | None = None) -> Report:
@@ -113,7 +118,7 @@ def make_pictures(report: Report) -> list[Picture]:
         usage.node_curves(rows, report.series, spoken),
         usage.timeline(rows, report.series, spoken),
     ]
-    return [picture for picture in drawn if picture is not None]
+    return [*(picture for picture in drawn if picture is not None), *report.more_pictures()]
 
 
 def _series(row: Row) -> RunSeries:

@@ -38,6 +38,8 @@ class Samples:
     cpu_percent: list[float] = field(default_factory=list)
     memory_bytes: list[float] = field(default_factory=list)
     network_rate: list[float] = field(default_factory=list)
+    #: What the host received, within itself included.
+    inbound_rate: list[float] = field(default_factory=list)
     loopback_rate: list[float] = field(default_factory=list)
 
 
@@ -109,6 +111,7 @@ def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None
     samples.memory_bytes.append(event.memory_bytes)
     samples.network_rate.append((event.network.inbound + event.network.out) / gap)
     samples.loopback_rate.append(event.network.loopback / gap)
+    samples.inbound_rate.append((event.network.inbound + event.network.loopback) / gap)
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
@@ -153,7 +156,7 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate"):
+        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
             if name.endswith("rate") and not first_of_host:
                 continue
             for second, value in zip(samples.seconds, getattr(samples, name), strict=True):
