@@ -141,7 +141,7 @@ class Budget:
 
 def configuration_names(jobs: Mapping[str, Job]) -> dict[str, str]:
     """The name of each configuration, by its key."""
-    configurations = {key: Configuration.of({"job": job.model_dump()}) for key, job in jobs.items()}
+    configurations = {key: Configuration.of_job(job) for key, job in jobs.items()}
     names = names_of(list(configurations.values()))
     return {key: names[configuration.key] for key, configuration in configurations.items()}
 

@@ -46,7 +46,7 @@ class UntilSure:
             self._of.setdefault(entry.configuration, []).append(entry)
         jobs = {key: held[0].job for key, held in self._of.items()}
         self._names = configuration_names(jobs)
-        self._tasks = {key: Configuration.of({"job": job.model_dump()}).task for key, job in jobs.items()}
+        self._tasks = {key: Configuration.of_job(job).task for key, job in jobs.items()}
         #: Configurations that do not run because the others need the budget.
         self._left_out: frozenset[str] = frozenset()
         #: When runs of this repetition are ended early.

@@ -183,7 +183,7 @@ def nodes_to_csv(report: Report) -> str:
     lines = []
     for row in report.rows:
         for process, samples in report.series[row.name].samples.items():
-            line: list[object] = [row.name, row.representative["run"], name_of(process), samples.host]
+            line: list[object] = [row.name, row.representative.run, name_of(process), samples.host]
             for name in measures:
                 extent = Extent.of(getattr(samples, name))
                 line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]
