@@ -237,7 +237,7 @@ def _imported(node: ast.AST) -> list[str]:
 DISTRIBUTION = "velodrome-worker"
 #: The packages and modules of `velodrome` that a training process may import: the layers up to `engines`.
 TRAINING_SIDE = (
-    "callbacks", "data", "engines", "errors", "events", "figures", "files", "folders", "machine", "models", "catalog",
+    "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "catalog",
     "printable", "job", "tasks", "training", "transport", "variables",
 )
 #: What the training side imports besides frameworks: packages, each with its module. The versions are those that the
