@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.job.job import Target
+from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.criteria import Price, parse_tolerances
 from velodrome.judge.pairs import between_tasks, groups_of
 from velodrome.reporting.document import make_report
@@ -110,7 +111,7 @@ def _by_task(race: str, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]
     return {"race": race, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
 
 
-def checked_target(text: str | None, results: Sequence[Mapping[str, Any]] = ()) -> str | None:
+def checked_target(text: str | None, results: Sequence[Result] = ()) -> str | None:
     """A target on a metric of some task, or of the users' own tasks of results; `BadRequest` otherwise."""
     if text is not None:
         try:

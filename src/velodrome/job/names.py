@@ -16,9 +16,9 @@ from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, job_fields
 from velodrome.job.race import Entry, Prefix, Race, combinations, refusal
-from velodrome.job.read import in_words
 from velodrome.job.resolve import roles_of
 from velodrome.job.script import fields_in
+from velodrome.job.values import in_words
 
 LONGEST_NAME = 120
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from velodrome import files
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, printable
 from velodrome.judge.choice import is_settled
 from velodrome.judge.columns import RATIOS
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import measures_of
-from velodrome.printable import printable
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import Extent, name_of
@@ -184,7 +183,7 @@ def nodes_to_csv(report: Report) -> str:
     lines = []
     for row in report.rows:
         for process, samples in report.series[row.name].samples.items():
-            line: list[object] = [row.name, row.representative["run"], name_of(process), samples.host]
+            line: list[object] = [row.name, row.representative.run, name_of(process), samples.host]
             for name in measures:
                 extent = Extent.of(getattr(samples, name))
                 line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]

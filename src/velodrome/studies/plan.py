@@ -15,14 +15,12 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
-from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.errors import BadRequest, VelodromeError, bytes_text
+from velodrome.job.job import Job, make_job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
-from velodrome.job.read import make_job
 from velodrome.judge.compare import Row
 from velodrome.machine import cores
-from velodrome.printable import bytes_text
 from velodrome.studies.format import Provenance, ScaleName, Study
 
 #: Workers per core beyond which more of them only take turns.
