@@ -20,9 +20,9 @@ from velodrome.catalog.registry import load
 from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.plan import Placement, Plan, Process
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.faults import Fault, parse_fault, process_names
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
+from velodrome.job.values import Fault, parse_fault, process_names
 
 #: Receives an output line, without its end, and the process that wrote it.
 Deliver = Callable[[Process, str], None]

@@ -26,9 +26,9 @@ from velodrome.clusters.local.launcher import LocalGroup, LocalLauncher
 from velodrome.clusters.local.processes import Inside, LocalProcess, start_cold, start_warm
 from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.faults import ACTIONS, Fault, parse_fault
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
+from velodrome.job.values import ACTIONS, Fault, parse_fault
 from velodrome.machine import cores
 
 

@@ -43,8 +43,8 @@ from velodrome.clusters.plan import LOOPBACK, PORTS, Plan, Process
 from velodrome.clusters.preflight import check_here, disk_and_data
 from velodrome.clusters.remote.agent.host import stack_of
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.faults import Fault
 from velodrome.job.job import Job
+from velodrome.job.values import Fault
 from velodrome.models.own import is_users
 
 

@@ -23,7 +23,7 @@ from velodrome.clusters.remote.channels import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.read import reason_of
+from velodrome.job.job import reason_of
 
 #: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
 MAIL = ".velodrome-slurm"
