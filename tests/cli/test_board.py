@@ -72,7 +72,7 @@ def test_images_and_texts_stand_in_one_column() -> None:
     take(shown, images, epoch(500, 1.0))
     assert "0.5000" in drawn(shown)
     # What was reached on the way is no test result.
-    shown.end(images, {**ended(), "status": "failed"})
+    shown.end(images, ended("failed"))
     assert "test accuracy" not in said.getvalue()
 
 
@@ -96,7 +96,7 @@ def test_a_race_that_is_interrupted_reports_how_much_is_done(
     shown.stored(one, ended(accuracy=0.9))
     for job, status in ((two, "finished"), (three, "failed")):
         shown.begin(job)
-        shown.end(job, {**ended(accuracy=0.9), "status": status})
+        shown.end(job, ended(status, accuracy=0.9))
     shown.begin(four)
     with pytest.raises(type(interruption)), shown.session():
         raise interruption

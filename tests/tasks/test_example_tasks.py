@@ -19,7 +19,8 @@ from velodrome.data.examples import (
     implied_task,
 )
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.examples import check_stream
 from velodrome.tasks.schedule import in_order
 from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression, roc_auc
@@ -156,7 +157,8 @@ def test_targets_that_do_not_fit_are_refused_with_the_way_out(task, targets, wor
 def test_labelled_images_serve_other_tasks_without_a_copy() -> None:
     part = image_part(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, 0]))
     images = image_set("digits", part, part, part, classes=2, scale=1 / 16)
-    data = images.as_arrays()
+    data = Regression().fit(JOB, images)
+    assert (images.kind, data.kind) == ("images", "arrays")
     assert data.train.inputs["x"] is part.images
     assert (data.images, data.scale, data.input_shape) == (frozenset({"x"}), 1 / 16, (8, 8, 1))
     assert Binary().outputs(Binary().fit(JOB, images)) == 1

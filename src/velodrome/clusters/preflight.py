@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from velodrome.catalog.exchange import mpi_fault, shared_memory_shortage
 from velodrome.catalog.models import is_own, zoo_model
 from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
-from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.own.functions import refuse_standard
-from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.job import Job, Target
+from velodrome.errors import BadRequest, Unavailable, VelodromeError, bytes_text
+from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of
+from velodrome.job.values import Target
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
-from velodrome.models import initial_weights
+from velodrome.models.model_files import check_readable
 from velodrome.models.own import split_name
-from velodrome.printable import bytes_text
 from velodrome.tasks.registry import task_of
 
 #: What must be free for the folder of a run.
@@ -70,14 +70,14 @@ def check_here(job: Job) -> None:
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
-    if uses_mpi(strategy) and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
+    if strategy.uses_mpi and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
         raise Unavailable(lack, [lack])
     if job.script is None:
         _check_own_modules(job)
     else:
         _check_script(job.script)
     if job.weights is not None:
-        initial_weights.check_readable(job.weights)
+        check_readable(job.weights)
     _check_memory(job)
 
 
@@ -119,7 +119,7 @@ def _check_model(job: Job) -> None:
 
 
 def _check_optimization(job: Job, task: str) -> None:
-    """Refuse what a task has no use for, or its engine cannot do."""
+    """Refuse options that a task does not support, or its engine cannot do."""
     if job.label_smoothing and task != "classification":
         raise BadRequest(
             f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task}, and labels are smoothed in "

@@ -15,9 +15,8 @@ from typing import Any, Literal, Protocol
 from velodrome.data.arrays import Gather, NDArray, is_mapped, np
 from velodrome.data.base import Faults
 from velodrome.data.examples import ChannelStatistics, ExampleSet
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.
 Form = Literal["unit", "byte", "standardize"]
@@ -66,7 +65,7 @@ def transform_of(form: str, data: ExampleSet) -> PixelTransform:
 
 def transform_of_arrays(form: str, data: ExampleSet) -> PixelTransform | None:
     """The same for the bytes of images among the inputs; None if there are none."""
-    bytes_of_images = [column.name for column in data.inputs if column.name in data.images and column.dtype == "uint8"]
+    bytes_of_images = [column.name for column in data.inputs if column.is_byte_image]
     if not bytes_of_images:
         return None
     if form == "standardize" and bytes_of_images[0] not in data.train.inputs:

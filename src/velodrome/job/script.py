@@ -1,15 +1,17 @@
-"""Arguments of a script: placeholders such as `{64/workers}` in them, batch and length, and how several differ.
+"""Scripts of the user's own: placeholders such as `{64/workers}` in their arguments, batch and length, how several
+differ, and which fields of a job they have."""
 
-Pure functions of texts."""
 from __future__ import annotations
 
 import ast
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
+from velodrome import files
+from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.catalog.registry import engine
-from velodrome.catalog.script import LABEL
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
@@ -102,6 +104,21 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
     instead = divided_batch(match[0] if match else f"{flag} {size}")
     return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
             f"{sizes}, which is another training; to keep it, write {instead}{'' if match else ' in --script-args'}")
+
+
+def batch_notes(jobs: Iterable[Job]) -> list[str]:
+    """A sentence for each script whose global batch may grow with its workers."""
+    jobs_of: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.script is not None:
+            jobs_of.setdefault(job.script, []).append(job)
+    notes = []
+    for script, its_jobs in jobs_of.items():
+        source = ""
+        with suppress(OSError, ValueError):
+            source = files.read_text(script, LONGEST_SCRIPT)
+        notes.append(batch_note(its_jobs, source))
+    return list(filter(None, notes))
 
 
 def divided_batch(arguments: str) -> str:
@@ -209,9 +226,9 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     if "engine" not in job.model_fields_set:
         job = job.model_copy(update={"engine": default_engine})
     chosen = engine(job.engine, job.framework)
-    if job.strategy not in (default_of("strategy"), LABEL):
+    if job.strategy not in (default_of("strategy"), SCRIPT_LABEL):
         raise BadRequest(f"--strategy {job.strategy!r}: a script brings its own distribution; leave strategy out")
-    for name, label in (("dataset", LABEL), ("model", job.script)):
+    for name, label in (("dataset", SCRIPT_LABEL), ("model", job.script)):
         if getattr(job, name) == label:
             job = job.model_copy(update={name: default_of(name)})
     passed_on = fields_in(job.script_args)
@@ -226,7 +243,7 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     for pattern in job.read:
         check_pattern(pattern)
     return job.model_copy(
-        update={"strategy": LABEL, "dataset": LABEL, "model": job.script, "framework": chosen.framework}
+        update={"strategy": SCRIPT_LABEL, "dataset": SCRIPT_LABEL, "model": job.script, "framework": chosen.framework}
     )
 
 
@@ -236,8 +253,8 @@ def refuse_without_script(job: Job) -> None:
         if getattr(job, name):
             raise BadRequest(f"{flag(name)} is for a script of your own: name it with --script")
     for name in ("strategy", "dataset", "task"):
-        if getattr(job, name) == LABEL:
-            raise BadRequest(f"--{name} {LABEL!r} is for a script of your own: name it with --script")
+        if getattr(job, name) == SCRIPT_LABEL:
+            raise BadRequest(f"--{name} {SCRIPT_LABEL!r} is for a script of your own: name it with --script")
 
 
 def words_of(job: Job) -> list[str]:

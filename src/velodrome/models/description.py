@@ -16,15 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from velodrome import files
 from velodrome.catalog import models
 from velodrome.catalog.models import EXAMPLE_TASKS, is_own
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, shown
 from velodrome.events.lines import sentences
-from velodrome.printable import shown
 
 #: Numbers of one example of an input or state; names of classes and words.
 MOST_NUMBERS, MOST_NAMES = 1 << 26, 1 << 20
 #: How many times larger weights may be than the archive that holds them: Keras does not even compress them.
 _MOST_UNPACKED = 20
 _ARCHIVE = ".keras"
+#: Bytes of a description; an exported language model's has its vocabulary.
+LARGEST_DESCRIPTION = 1 << 28
 
 Axis = Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)]
 Shape = Annotated[list[Axis], Field(max_length=16)]

@@ -32,6 +32,8 @@ class Samples:
     cpu_percent: list[float] = field(default_factory=list)
     memory_bytes: list[float] = field(default_factory=list)
     network_rate: list[float] = field(default_factory=list)
+    #: What the host received, within itself included.
+    inbound_rate: list[float] = field(default_factory=list)
     loopback_rate: list[float] = field(default_factory=list)
 
     def add(self, sample: Sample, began: float) -> None:
@@ -40,6 +42,7 @@ class Samples:
         self.memory_bytes.append(sample.memory_bytes)
         self.network_rate.append(sample.network_rate)
         self.loopback_rate.append(sample.loopback_rate)
+        self.inbound_rate.append(sample.inbound_rate)
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate"):
+        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
             if name.endswith("rate") and not first_of_host:
                 continue
             for second, value in zip(samples.seconds, getattr(samples, name), strict=True):

@@ -136,7 +136,7 @@ class ProcessState:
         self._last_sample = moment
         self.samples.add(Sample(
             moment, event.cpu_percent, event.memory_bytes, (network.inbound + network.out) / gap,
-            network.loopback / gap,
+            network.loopback / gap, (network.inbound + network.loopback) / gap,
         ))
         self._cpu.add(event.cpu_percent)
         self._memory.add(event.memory_bytes)

@@ -44,13 +44,15 @@ class Span(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A heartbeat: when, what the process used, and bytes per second of its host's network and loopback interface."""
+    """A heartbeat: when, what the process used, and bytes per second of its host: over its network, over loopback, and
+    what it received, within itself included."""
 
     moment: float
     cpu_percent: float
     memory_bytes: int
     network_rate: float
     loopback_rate: float
+    inbound_rate: float
 
 
 @dataclass

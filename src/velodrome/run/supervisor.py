@@ -17,7 +17,7 @@ from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, PhaseEvent, ResultEvent
-from velodrome.job.faults import Fault, parse_fault
+from velodrome.job.values import Fault, parse_fault
 from velodrome.run.processes import (
     SILENT_SECONDS,
     Failure,

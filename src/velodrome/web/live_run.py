@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome import files
-from velodrome.catalog.models import task_of_model
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import HistoryRow
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
@@ -22,8 +20,7 @@ from velodrome.run.processes import ProcessState
 from velodrome.run.state import WATCHED_ROWS, Epoch, RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task, task_of, task_of_result
-from velodrome.tasks.supervised import Classification
+from velodrome.tasks.registry import recorded_task, task_of, task_of_result
 from velodrome.web.thinned import Thinned, read_thinned
 
 T = TypeVar("T")
@@ -83,9 +80,7 @@ class LiveRun:
         try:
             return task_of(job)
         except BadRequest:
-            with suppress(BadRequest):
-                return task(task_of_model(job.model))
-            return Classification()
+            return recorded_task(None, job.model)
 
     def poll(self) -> bool:
         """Read what is new."""
@@ -212,7 +207,7 @@ class LiveRun:
         """Its epochs as points of a curve."""
         if self.result is not None:
             return self._curve
-        task = self.task or Classification()
+        task = self.task or recorded_task(None)
         for number, epoch in self.state.epochs.items():
             if self._points.get(number, (None,))[0] is not epoch:
                 self._points[number] = epoch, _point(epoch, task)

@@ -16,14 +16,14 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
-from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.interrupts import deferred, rollback
 from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
-from velodrome.clusters.local.launcher import PORTS
-from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
+from velodrome.clusters.remote.channels import Channel, agent_source
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
-from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
+from velodrome.clusters.remote.link import READY_SECONDS, HostError, Link
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -49,7 +49,7 @@ class RemoteLauncher(Launcher):
 
     @abstractmethod
     def open_channel(self, host: str, session: str) -> Channel:
-        """Start an agent on a host (`link.agent_command`), whose session has that name; the stream to it."""
+        """Start an agent on a host (`channels.agent_words`), whose session has that name; the stream to it."""
 
     @property
     def ready_seconds(self) -> float:
@@ -59,12 +59,9 @@ class RemoteLauncher(Launcher):
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
         link = self.link(host, channel)
-        try:
+        with rollback(link.close):
             link.wait_until_ready(self.ready_seconds)
             link.read_clock()
-        except BaseException:
-            link.close()
-            raise
         return link
 
     def link(self, host: str, channel: Channel) -> Link:
@@ -107,7 +104,7 @@ class RemoteLauncher(Launcher):
         opened: list[Channel] = []
         given_up = threading.Event()
 
-        def open_one(host: str) -> Link:
+        def open_host(host: str) -> Link:
             channel = self.open_channel(host, secrets.token_hex(12))
             opened.append(channel)
             if given_up.is_set():
@@ -116,7 +113,7 @@ class RemoteLauncher(Launcher):
 
         missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
-            futures = {host: pool.submit(open_one, host) for host in missing}
+            futures = {host: pool.submit(open_host, host) for host in missing}
             try:
                 wait(futures.values())
             except BaseException:  # Ctrl-C does not wait for hosts that do not answer
@@ -269,14 +266,10 @@ class RemoteLauncher(Launcher):
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         group = self.group(plan, folder, token, hosts)
-        try:
+        with rollback(group.stop):
             for process in plan.processes:
                 group.add(process)
             starting.start_all(request, group)
-        except BaseException:
-            with deferred():
-                group.stop()
-            raise
         return group
 
     def close(self) -> None:

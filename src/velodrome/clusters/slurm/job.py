@@ -10,20 +10,20 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
 from velodrome.clusters.launcher import AllocationEnded, Notice
-from velodrome.clusters.remote.agent.streams import write_all
-from velodrome.clusters.remote.link import agent_source
+from velodrome.clusters.remote.allocated import HostJob, StillQueued
+from velodrome.clusters.remote.channels import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.read import reason_of
+from velodrome.job.job import reason_of
 
 #: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
 MAIL = ".velodrome-slurm"
@@ -53,9 +53,6 @@ class JobRecord(BaseModel):
     started: float | None = None
     hosts: dict[str, HostRecord] = Field(default_factory=dict)
     facts: dict[str, Any] = Field(default_factory=dict)
-
-    def write(self, folder: Path) -> None:
-        files.write_text(folder / RECORD, json.dumps(self.model_dump(), indent=2) + "\n")
 
     def state(self) -> commands.JobState | None:
         """The state of the job; None if it is over, whatever Slurm still knows of it, or if the job of that number is
@@ -97,59 +94,16 @@ def _problem(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'the content'}: {reason_of(first)}"
 
 
-_POLL_SECONDS = 0.1
-
-
-class FileChannel:
-    """A stream of two files: one that we append to, and one that we read from its beginning."""
-
-    def __init__(self, folder: Path, ended: Callable[[], str | None]) -> None:
-        """`ended` returns why nothing more will come, None while something may."""
-        self._folder, self._ended = folder, ended
-        self._closed = False
-        self._reading: IO[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writing = (folder / "in").open("ab", buffering=0)
-
-    def read(self) -> bytes:
-        """Some bytes, as soon as there are any; none when the job is over."""
-        outbox = self._folder / "out"
-        while not self._closed:
-            over = self._ended() is not None  # asked first: what was written before is still read
-            if self._reading is None and outbox.exists():
-                self._reading = files.open_regular(outbox, inside=self._folder)
-            if self._reading is not None and (data := self._reading.read(1 << 16)):
-                return data
-            if over:
-                break
-            time.sleep(_POLL_SECONDS)
-        return b""
-
-    def write(self, data: bytes) -> None:
-        if self._closed:
-            raise BrokenPipeError("the channel is closed")
-        write_all(self._writing.fileno(), data)
-
-    def end_reason(self) -> str:
-        return f"is released: {self._ended() or 'the job was ended'}"
-
-    def close(self) -> None:
-        self._closed = True
-        self._writing.close()
-
-
 _STATE_SECONDS = 2.0
 _CANCEL_SECONDS = 30.0
 #: A job that gets its nodes sooner is not worth a notice.
 _NOTICE_SECONDS = 2.0
 
 
-class StillQueued(VelodromeError):
-    """Slurm has not given a job its nodes in time."""
-
-
-class SlurmJob:
+class SlurmJob(HostJob):
     """A job that was submitted."""
+
+    failure = "failed (NODE_FAIL): its slurmd or its network is down"
 
     def __init__(
         self, number: int, mail: Path, session: str, options: SlurmOptions, nodes: Sequence[str] = ()
@@ -164,10 +118,13 @@ class SlurmJob:
         self._watcher = threading.Thread(target=self._watch, name=f"velodrome-slurm-{number}", daemon=True)
         self._watcher.start()
 
-    @property
-    def record(self) -> JobRecord:
-        return JobRecord(job=self.number, mail=str(self.mail), session=self.session, nodes=self.nodes,
-                         options=self._options)
+    def store(self, folder: Path, **begun: Any) -> None:
+        record = JobRecord.model_validate({"job": self.number, "mail": str(self.mail), "session": self.session,
+                                           "nodes": self.nodes, "options": self._options, **begun})
+        files.write_text(folder / RECORD, json.dumps(record.model_dump(), indent=2) + "\n")
+
+    def silent_nodes(self) -> set[str]:
+        return commands.silent_nodes(self.nodes)
 
     def _watch(self) -> None:
         while not self._released.is_set():
@@ -212,7 +169,7 @@ class SlurmJob:
     def wait_until_running(self, seconds: float, notice: Notice) -> None:
         """Return when Slurm has given the job its nodes; `StillQueued` if it has not within so many seconds."""
         began = time.monotonic()
-        told = ""
+        last_notice = ""
         while True:
             state = self.refresh()
             if state.name == "RUNNING" and state.nodes:
@@ -231,16 +188,15 @@ class SlurmJob:
             if waited > seconds:
                 raise StillQueued(
                     f"Slurm job {self.number} has waited in the queue for {seconds:g} s ({state.reason}); raise "
-                    "queue_timeout, or ask for less"
+                    "queue_timeout, or ask for less", f"{state.name}, {state.reason}"
                 )
             waits_for = f"waiting for Slurm job {self.number}: {state.name} ({state.reason})"
-            if waits_for != told and waited > _NOTICE_SECONDS:
-                told = waits_for
+            if waits_for != last_notice and waited > _NOTICE_SECONDS:
+                last_notice = waits_for
                 notice(waits_for)
             time.sleep(0.5)
 
     def last_line(self, length: int = 300) -> str:
-        """The last line of the job's log, which says why a step did not start; empty if there is none."""
         try:
             lines = [line.strip() for line in (self.mail / "job.log").read_text(errors="replace").splitlines()]
         except OSError:
