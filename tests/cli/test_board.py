@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from synthetic_races import result, typed
 from velodrome.cli.board import Board
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
+from velodrome.job.result import Result
 from velodrome.run.state import RunState
 
 pytestmark = pytest.mark.unit
@@ -47,8 +49,9 @@ def take(board: Board, job: Entry, event: Event, state: RunState | None = None) 
     board.event(job, state, event)
 
 
-def ended(**test: Any) -> dict[str, Any]:
-    return {"status": "finished", "test": test or None, "throughput": {"examples_per_second": 1234.0}}
+def ended(status: str = "finished", **test: Any) -> Result:
+    made = result(rate=1234.0, status=status, model="gone-since")
+    return typed(made | {"test": {**test, "total": 1000} if test else None})
 
 
 def test_a_language_model_is_shown_by_its_perplexity() -> None:

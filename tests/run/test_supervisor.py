@@ -306,7 +306,7 @@ def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path) -
     events: list[Event] = []
     result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher,
                      listener=lambda state, event: events.append(event))
-    assert (result["status"], result["launcher"]) == ("finished", "scripted")
+    assert (result.status, result.launcher) == ("finished", "scripted")
     first, second = ({member.port for member in plan.members} for plan in launcher.plans)
     assert not first & second
     warnings = [event.message for event in events if isinstance(event, WarningEvent)]
