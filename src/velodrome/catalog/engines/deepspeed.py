@@ -1,4 +1,4 @@
-"""DeepSpeed: what it offers. Imports no framework; the training side is `velodrome/engines/deepspeed`."""
+"""DeepSpeed: what it offers. Imports no framework; the training side is `velodrome/engines/deepspeed.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENGINE = Engine(
                "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
                "gathered when it computes"),
     ),
-    worker="velodrome.engines.deepspeed.worker",
+    worker="velodrome.engines.deepspeed",
     memory_bytes=450 * 2**20,
     needs=(Need("deepspeed", 'pip install "velodrome[deepspeed]"'),),
     environment=TORCH.environment,

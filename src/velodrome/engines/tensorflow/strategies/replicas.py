@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.feed import Feed, IndexFeed, TextFeed
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, gradient_in_parts
 from velodrome.engines.tensorflow.stock import KerasWeights
-from velodrome.engines.tensorflow.tasks import feed_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, with_total
 from velodrome.models.generators import Generators, preserved
 from velodrome.tasks import correctness_bits
@@ -86,7 +86,7 @@ class Replicas(Learner):
                     tf.Variable(np.zeros((evaluated, network.score_size))),
                 ))
         self._iterations = 0
-        self._feed = feed_of(context, self._ranks)
+        self._feed: Feed = (TextFeed if context.data.kind == "text" else IndexFeed)(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
