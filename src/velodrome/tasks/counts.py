@@ -5,12 +5,19 @@ Counts are metrics as they travel: sums that add up exactly over steps and ranks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from velodrome.tasks import correctness_bits
+
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -65,3 +72,28 @@ class Counts:
 
 def _plain(value: float) -> float:
     return int(value) if value.is_integer() else value
+
+
+class Evaluated(NamedTuple):
+    """What a process counted in an evaluation of a part; `summed`, what all of them did."""
+
+    counts: Counts
+    #: Examples of each true class (row) by predicted class (column), flattened; None where it is not counted.
+    confusion: Vector | None = None
+    #: For every example of the part, whether it was classified correctly; None where no answer is right.
+    answers: NDArray[np.bool_] | None = None
+    #: For every example of the part, its scores, flattened, zero where another process has it; None where a task needs
+    #: none.
+    scores: Vector | None = None
+
+    def summed(self, names: Sequence[str], total: Callable[[Vector], Vector]) -> Evaluated:
+        """The sums over processes by one message; `total` returns the sum of the processes' vectors."""
+        bits = None if self.answers is None else correctness_bits.to_vector(self.answers)
+        optional = [np.zeros(0) if each is None else each for each in (self.confusion, self.scores, bits)]
+        parts = [self.counts.vector(names), *optional]
+        sums = np.split(total(np.concatenate(parts)), np.cumsum([len(each) for each in parts[:-1]]))
+        return Evaluated(
+            Counts.of(sums[0], names), None if self.confusion is None else sums[1],
+            None if self.answers is None else correctness_bits.from_vector(sums[3], len(self.answers)),
+            None if self.scores is None else sums[2],
+        )

@@ -6,10 +6,11 @@ also share weights by name, the evaluation of images, and saved models (`ZooLear
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,7 @@ from velodrome.models.equivalence import claims_equivalence, equivalence_warning
 from velodrome.models.generators import Generators, of_process
 from velodrome.models.initial_weights import read_matching
 from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
-from velodrome.tasks import correctness_bits
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Counts, Evaluated, Vector
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
 from velodrome.transport.base import Transport
@@ -128,6 +128,23 @@ class Learner(ABC):
     def evaluate(self, part: Part) -> Counts:
         """Count over a whole part, each example once; the sum over all processes, the same in each of them."""
 
+    def sum_evaluated(
+        self, mine: Evaluated, part: Part, context: Context, total: Callable[[Vector], Vector]
+    ) -> Counts:
+        """The counts of an evaluation over all processes; sets `confusion` and, of the test set, `answers`. `total`
+        returns the sum of the processes' vectors."""
+        summed = (mine if part == "test" else mine._replace(answers=None)).summed(context.task.counted, total)
+        if summed.confusion is not None:
+            classes = math.isqrt(len(summed.confusion))
+            self.confusion = summed.confusion.round().astype(np.int64).reshape(classes, classes)
+        if summed.answers is not None:
+            self.answers = summed.answers
+        if summed.scores is None:
+            return summed.counts
+        task: Any = context.task  # on examples: no other has scores
+        counted = task.count_scores(context.data, part, summed.scores)
+        return replace(summed.counts, own={**summed.counts.own, **counted})
+
     @abstractmethod
     def total(self, counts: Counts) -> Counts:
         """The sum of the processes' counts, the same in each of them."""
@@ -168,17 +185,13 @@ class Learner(ABC):
         """Leave together: after this no peer may depend on this process."""
 
 
-#: A confusion matrix of more classes is unreadable and large.
-MAX_CONFUSION_CLASSES = 100
-
-
 class TransportLearner(Learner):
     """A learner that exists in every worker; whatever is no gradient is summed by the transport, in float64."""
 
     def __init__(self, context: Context, transport: Transport) -> None:
         self._context, self._transport = context, transport
 
-    def sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_vector(self, vector: Vector) -> Vector:
         """Replace a vector by its sum over the processes, and return it."""
         with self._context.waiting():
             self._transport.all_reduce(vector)
@@ -203,24 +216,19 @@ class TransportLearner(Learner):
         `predicted`, with this summed loss. Sets `confusion` and, for the test set, `answers`."""
         labels = np.asarray(examples.labels[mine], np.int64)
         right = predicted == labels
-        if part == "test":
-            whole = np.zeros(len(examples), np.bool_)
-            whole[mine] = right
-            right_of_all = self.sum_vector(correctness_bits.to_vector(whole))
-            self.answers = correctness_bits.from_vector(right_of_all, len(examples))
+        answers = np.zeros(len(examples), np.bool_)
+        answers[mine] = right
+        confusion = None
         if classes <= MAX_CONFUSION_CLASSES:
-            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
-            self.confusion = self.sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
-        return self.sum_counts(Counts(len(mine), loss, {"correct": int(right.sum())}))
+            confusion = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+        counts = Counts(len(mine), loss, {"correct": int(right.sum())})
+        return self.sum_evaluated(Evaluated(counts, confusion, answers), part, self._context, self.sum_vector)
 
     def average_statistics(self) -> None:
         """Nothing: for models without moving statistics."""
 
     def close(self) -> None:
         self._transport.close()
-
-
-Vector = NDArray[np.float64]
 
 
 def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector]) -> list[bytes]:

@@ -5,7 +5,7 @@ Byte images with a label each are examples with one input and one target; everyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +170,6 @@ class Network(FlatModel):
             confusion = tf.where(batch.real > 0, computed.confusion, tf.zeros_like(computed.confusion))
         counts = _counts_of(computed, batch.real)
         return StepResult(counts, list(statistics), confusion, computed.right, computed.scores)
-
-    def _count_scores(self, part: str, scores: Array) -> Mapping[str, float]:
-        return self.task.count_scores(self.data, part, scores)
 
     # -- statistics
 

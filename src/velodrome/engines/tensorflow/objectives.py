@@ -18,7 +18,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.errors import BadRequest
 from velodrome.models.checks import class_scores
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
@@ -94,10 +94,6 @@ def described(value: Any) -> str:
     if tf.is_tensor(value):
         return f"a tensor of shape {tuple(value.shape)}" if value.shape.rank else "a single number"
     return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
-
-
-#: A confusion matrix of more classes is unreadable and large.
-MOST_CONFUSED = 100
 
 
 class Computed(NamedTuple):
@@ -181,7 +177,7 @@ class ClassObjective(OutputObjective):
     def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:
         super().__init__(model, dtype, (classes,))
         self._classes, self._smoothing = classes, smoothing
-        self.confusion_classes = classes if classes <= MOST_CONFUSED else 0
+        self.confusion_classes = classes if classes <= MAX_CONFUSION_CLASSES else 0
 
     def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
         only = self.only_batch
