@@ -256,10 +256,7 @@ class Trial:
             )
         if isinstance(task, OwnTask):
             if total < 0 or total != round(total):
-                raise BadRequest(
-                    f"--task {task.name!r}: the count of loss() is {total:g}: return a whole number, how many the loss "
-                    "is a sum over"
-                )
+                raise task.refused_count(f"{total:g}")
             with self._users_code(size, training=training):
                 task.learn(named, total, loss)
 
