@@ -20,7 +20,7 @@ from velodrome.engines.tensorflow.feed import EVALUATION_BATCH, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.engines.tensorflow.inputs import ExampleInputs, choose_transform
 from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, objective_of
-from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
+from velodrome.engines.tensorflow.trial import Findings, KerasTrial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import generators, keras_zoo
@@ -81,7 +81,7 @@ class Network(FlatModel):
         job, own = self.job, is_own(self.job.model)
         if (own and saved is None) or self.task.has_own_loss:
             evaluated = other_size(self.data, job.workers, EVALUATION_BATCH, sizes[0])
-            findings = Trial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
+            findings = KerasTrial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
         elif saved is not None:
             findings = Findings.of_saved(read_description(saved, job.model, job.model_args))
         else:

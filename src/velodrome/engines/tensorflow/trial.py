@@ -7,13 +7,11 @@ training traces them: so a loss without a gradient shows, and what a user's metr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.feed import constants_of
@@ -21,7 +19,6 @@ from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.inputs import expects_bytes
 from velodrome.engines.tensorflow.inspection import Activation, last_activation
 from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
-from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import generators, own
 from velodrome.models.checks import (
     are_probabilities,
@@ -33,6 +30,7 @@ from velodrome.models.checks import (
     wrong_batch,
 )
 from velodrome.tasks.own import OwnTask
+from velodrome.training.trial import Trial
 
 if TYPE_CHECKING:
     from velodrome.engines.tensorflow.network import Network
@@ -87,12 +85,13 @@ class Findings:
         return ()
 
 
-class Trial:
+class KerasTrial(Trial):
     """Calls the model of a network, and its loss."""
 
     def __init__(self, network: Network, way_out: str) -> None:
         """`way_out` is what helps where only the smallest batch is too small."""
-        self._network, self._way_out, self._name = network, way_out, network.job.model
+        super().__init__(network.job.model, network.task)
+        self._network, self._way_out = network, way_out
         self._byte_input = False
         #: What the model returned in a graph, by the size of the batch and whether it trains.
         self._returned: dict[tuple[int, bool], Any] = {}
@@ -107,7 +106,7 @@ class Trial:
             more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
         else:
             if isinstance(objective, OutputObjective):
-                self._check_outputs(class_scores(outputs, tf.Tensor), sizes[0], objective.shape)
+                self._check_shape(class_scores(outputs, tf.Tensor), tf.is_tensor, sizes[0], objective.shape)
             self._try_loss(sizes[0], sizes[-1], evaluation_size)
         if not isinstance(objective, ClassObjective):
             return Findings(**more)
@@ -176,20 +175,6 @@ class Trial:
         exact = not in_training and activation(training=False) is not None
         return Findings(None, (in_training, True), exact, **more)
 
-    def _check_outputs(self, outputs: Any, size: int, shape: tuple[int, ...]) -> None:
-        if not tf.is_tensor(outputs):
-            raise BadRequest(
-                f"model {self._name!r} returns {type(outputs).__name__!r}, and one tensor of shape {(size, *shape)} is "
-                f"needed for task {self._network.task.name!r}: return one, or name a task of your own"
-            )
-        numbers = size * int(np.prod(shape))
-        if outputs.shape[:1] != (size,) or outputs.shape.num_elements() != numbers:
-            alone = f" or {(size, 1)}" if not shape else ""
-            raise BadRequest(
-                f"model {self._name!r} answers with shape {tuple(outputs.shape)} for {size} examples; the target needs "
-                f"{(size, *shape)}{alone}"
-            )
-
     # -- with its loss
 
     def _try_loss(self, full: int, smallest: int, evaluation_size: int) -> None:
@@ -241,38 +226,16 @@ class Trial:
     def _try_first(self, graph: Any, size: int, *, training: bool) -> None:
         with self._users_code(size, training=training):
             loss, total, connected, named = self._run(graph, size)
-        task = self._network.task
-        if training and not connected:
-            own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
-            what = own_loss or f"model {self._name!r}"
-            raise BadRequest(
-                f"{what} has no gradient: what it returns does not depend on a weight of the model, or was stopped by "
-                "tf.stop_gradient or a rounding"
-            )
-        if not np.isfinite(loss):
-            raise BadRequest(
-                f"the loss of a first batch of {size} examples is {loss}: look for a division by zero, a logarithm "
-                "of zero, or numbers in the data that are not finite"
-            )
+        self._check_first(
+            loss, size, has_gradient=connected or not training, no_gradient="what it returns does not depend on a "
+            "weight of the model, or was stopped by tf.stop_gradient or a rounding",
+        )
+        task = self._task
         if isinstance(task, OwnTask):
             if total < 0 or total != round(total):
                 raise task.refused_count(f"{total:g}")
             with self._users_code(size, training=training):
                 task.learn(named, total, loss)
-
-    @contextmanager
-    def _users_code(self, size: int, *, training: bool) -> Iterator[None]:
-        """Around a call of the user's loss or model: what it raises becomes one sentence with the user's traceback."""
-        try:
-            yield
-        except VelodromeError:
-            raise
-        except Exception as error:
-            when, task = "train" if training else "evaluate", self._network.task
-            what = f"--task {task.name!r}" if isinstance(task, OwnTask) else f"model {self._name!r}"
-            raise UsersCodeFailed(
-                f"{what} cannot {when} a first batch of {size} examples: {own.reason_of(error)}"
-            ) from error
 
 
 def ignored_settings(name: str, model: keras.Model, objective: Objective) -> tuple[str, ...]:

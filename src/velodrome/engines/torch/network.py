@@ -213,9 +213,8 @@ class _Builder:
                 "logits", self._about["outputs"], 1, self._about["only_batch"], self._about.get("several", False)
             )
         else:
-            findings = trial.examine(
-                job.model, model, lambda count: self.sample(count).x, data.class_count, self.sizes
-            )
+            tried = trial.TorchTrial(job.model, model, self._task, self.sizes)
+            findings = tried.examine(lambda count: self.sample(count).x, data.class_count)
         saved = {"outputs": findings.evaluation, "only_batch": findings.evaluation_batch, "several": findings.several}
         if findings.returns_logits:
             # The objective finds scores among several outputs.
@@ -233,9 +232,8 @@ class _Builder:
             objective = objective_of(task, job.model, data, self._device)
             objective.minimum_batch = minimum
         else:
-            objective = trial.examine_loss(
-                job.model, called, self.sample,
-                lambda sigmoid: objective_of(task, job.model, data, self._device, sigmoid=sigmoid), task, self.sizes,
+            objective = trial.TorchTrial(job.model, called, task, self.sizes).examine_loss(
+                self.sample, lambda sigmoid: objective_of(task, job.model, data, self._device, sigmoid=sigmoid)
             )
         objective.smoothing = job.label_smoothing
         if job.accumulate > 1 and not objective.by_examples:
