@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome import files
 from velodrome.errors import BadRequest
 from velodrome.machine import available_memory
 from velodrome.printable import bytes_text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 #: Names that a sentence lists at most.
@@ -96,15 +93,22 @@ def _shape(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def read_matching(file: str, shapes: Mapping[str, Shape]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """The arrays of a safetensors file that match by name and shape; what did not match, as sentences."""
+def load_matching(
+    file: str, shapes: Mapping[str, Shape], take: Callable[[str, Any], object], *, framework: str = "np",
+    prefix: str = "",
+) -> tuple[str, ...]:
+    """Call `take` with the name and value of each tensor of a safetensors file that matches by name and shape; what did
+    not match, as sentences. Names in the file may begin with the prefix. Only what matches is read, one at a time."""
     from safetensors import SafetensorError, safe_open  # the controller imports this module, too
 
     check_readable(file)
     try:
-        with safe_open(file, framework="np") as stored:
-            stored_shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+        with safe_open(file, framework=framework) as stored:
+            names = {name.removeprefix(prefix): name for name in stored.keys()}  # noqa: SIM118 (not a mapping)
+            stored_shapes = {name: tuple(stored.get_slice(given).get_shape()) for name, given in names.items()}
             matching = Matching.of(file, shapes, stored_shapes)
-            return {name: stored.get_tensor(name) for name in matching.loaded}, matching.notes()
+            for name in matching.loaded:
+                take(name, stored.get_tensor(names[name]))
     except SafetensorError as error:
         raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+    return matching.notes()

@@ -1,7 +1,9 @@
-"""How to load a saved model, in words and in Python: the `README.md` beside every trained model. No framework here."""
+"""What is written beside the weights of a trained model: how to load it, in words and in Python (`README.md`), and what
+it is (`model.json`). No framework here."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +63,13 @@ def read_description(
         given = {name: about["arguments"][name] for name in _FROM_DATA if name in about.get("arguments", {})}
         about = {**about, "model_args": dict(model_args), "arguments": {**given, **model_args}}
     return about
+
+
+def write_description(folder: Path, about: Mapping[str, Any], readme: str | None = None) -> None:
+    """Write how to load a model and what it is: this last, so that a folder that describes a model is complete."""
+    text = loading_recipe(about, folder.resolve()) if readme is None else readme
+    files.write_text(folder / README, text, sync=False)
+    files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
 
 
 def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:

@@ -5,7 +5,6 @@ also share weights by name, the evaluation of images, and saved models (`ZooLear
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from abc import ABC, abstractmethod
@@ -23,8 +22,8 @@ from velodrome.catalog.engines.torch import Mesh
 from velodrome.errors import BadRequest
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.models.generators import Generators, of_process
-from velodrome.models.initial_weights import read_matching
-from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
+from velodrome.models.initial_weights import load_matching
+from velodrome.models.recipe import write_description
 from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Counts, Evaluated, Vector
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
@@ -281,8 +280,8 @@ class ZooLearner(TransportLearner):
             return dict(load_file(self._context.saved_model / WEIGHTS))
         if not self._context.job.weights:
             return {}
-        values, notes = read_matching(self._context.job.weights, shapes)
-        self._warn(notes)
+        values: Values = {}
+        self._warn(load_matching(self._context.job.weights, shapes, values.__setitem__))
         return values
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
@@ -329,9 +328,7 @@ class ZooLearner(TransportLearner):
                  "dataset": data.name, **self._description()}
         if vocabulary := getattr(data, "vocabulary", None):
             about |= {"kind": "text", "vocabulary": len(vocabulary)}
-            files.write_text(folder / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False) + "\n", sync=False)
-        files.write_text(folder / README, self._readme(about, folder), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+        write_description(folder, about, self._readme(about, folder))
 
     def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
         return "\n".join([

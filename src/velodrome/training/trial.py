@@ -5,8 +5,10 @@ No framework here: an engine calls the model, and asks with what came out of it.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
@@ -65,3 +67,17 @@ class Trial:
                 f"the loss of a first batch of {size} examples is {loss}: look for a division by zero, a logarithm "
                 "of zero, or numbers in the data that are not finite"
             )
+
+
+def saving_problem(folder: Path, try_in: Callable[[Path], str | None]) -> str | None:
+    """What is wrong with a model that is saved and loaded again: what `try_in` returns for a new folder below `folder`,
+    or the first sentence of what it raises; None if nothing is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as place:
+        try:
+            return try_in(Path(place))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
+                raise
+            text = " ".join(str(error).split()) or type(error).__name__
+            return text.partition(". ")[0].rstrip(".")[:300]

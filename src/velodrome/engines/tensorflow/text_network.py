@@ -5,7 +5,6 @@ the recurrence allows it: before each LSTM layer and, where most of the time goe
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +14,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome import files
 from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.recipe import VOCABULARY
 
 
 class TextNetwork(FlatModel):
@@ -72,9 +69,6 @@ class TextNetwork(FlatModel):
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._assign_weights(buffer)
-        folder.mkdir(parents=True, exist_ok=True)
-        words = json.dumps(self.vocabulary, ensure_ascii=False)
-        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
         model_file.save(folder, self.model, self.form, self._about())
 
     def _about(self) -> dict[str, Any]:

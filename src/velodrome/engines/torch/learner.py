@@ -304,8 +304,6 @@ class TorchLearner(TransportLearner):
         description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.weights_dtype}
         if job.dtype != job.weights_dtype:
             description["autocast"] = job.dtype
-        folder.mkdir(parents=True, exist_ok=True)
-        self._task.write_extra_files(folder)
         # The other processes compute no more. What was collected is averaged already.
         average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:
