@@ -87,6 +87,18 @@ def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:
     ])
 
 
+def zoo_recipe(about: Mapping[str, Any], folder: Path, loaded: str) -> str:
+    """The same of an engine whose networks have the weights of PyTorch's zoo; `loaded` is what its `load` returns."""
+    return "\n".join([
+        f"# Model `{about['model']}`, trained by Velodrome", "",
+        f"`{about['file']}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so "
+        "that both engines can start from them (`--weights`). In the environment of `velodrome engines install "
+        f"{about['engine']}`:", "",
+        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']}.saved import load", "",
+        f"{loaded} = load(Path({str(folder)!r}))", "```", "",
+    ])
+
+
 def _where_the_code_is(about: Mapping[str, Any]) -> list[str]:
     """Which modules of the user must be importable."""
     names = sorted({place.partition(":")[0] for place in _places(about)})

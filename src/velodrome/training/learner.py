@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +19,13 @@ from safetensors.numpy import load_file, save_file
 
 from velodrome import files
 from velodrome.catalog.engines.torch import Mesh
+from velodrome.data.arrays import Gather
+from velodrome.data.pixels import transform_of
 from velodrome.errors import BadRequest
 from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
 from velodrome.models.generators import Generators, of_process
 from velodrome.models.initial_weights import load_matching
-from velodrome.models.recipe import write_description
+from velodrome.models.recipe import write_description, zoo_recipe
 from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Counts, Evaluated, Vector
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
@@ -196,16 +198,19 @@ class TransportLearner(Learner):
             self._transport.all_reduce(vector)
         return vector
 
-    def sum_counts(self, counts: Counts) -> Counts:
-        """The sum of the processes' counts."""
+    def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted
         return Counts.of(self.sum_vector(counts.vector(names)), names)
 
-    def total(self, counts: Counts) -> Counts:
-        return self.sum_counts(counts)
-
     def gather(self, data: bytes) -> list[bytes]:
         return gather(data, self._transport.rank, self._transport.size, self.sum_vector)
+
+    def number_of_first(self, number: int) -> int:
+        """Rank 0's number, in every process."""
+        agreed = np.array([number], np.int64)
+        with self._context.waiting():
+            self._transport.broadcast(agreed)
+        return int(agreed[0])
 
     def count_classified(
         self, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
@@ -254,6 +259,8 @@ def connect_mpi(context: Context) -> MpiTransport:
 
 
 WEIGHTS = "model.safetensors"
+#: Images that are evaluated at a time.
+EVALUATION_BATCH = 512
 Values = dict[str, NDArray[Any]]
 
 
@@ -288,13 +295,21 @@ class ZooLearner(TransportLearner):
         self._rates = rates
 
     def agree(self, number: int) -> int:
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
+        return self.number_of_first(number)
+
+    def _use_images(self, context: Context) -> None:
+        """Read images of bytes: called before a network for them is built."""
+        self._data, self._transform = context.data, transform_of(context.job.pixels, context.data)
+        self.pixels, self._gather = self._transform.form, Gather(context.data.train.images)
+
+    def _image_description(self, shape: Sequence[int]) -> dict[str, Any]:
+        """What is required to load a network that takes images of this shape."""
+        return {"input_shape": list(shape), "classes": self._data.classes, "outputs": "logits",
+                **self._transform.description()}
 
     def evaluate_images(
-        self, part: Part, size: int, predict: Callable[[NDArray[Any], NDArray[np.int64]], tuple[float, Any]]
+        self, part: Part, predict: Callable[[NDArray[Any], NDArray[np.int64]], tuple[float, Any]],
+        size: int = EVALUATION_BATCH,
     ) -> Counts:
         """Count a part of labelled images; `predict` returns the summed loss and the classes of at most `size` images
         with these labels."""
@@ -331,11 +346,4 @@ class ZooLearner(TransportLearner):
         write_description(folder, about, self._readme(about, folder))
 
     def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
-        return "\n".join([
-            f"# Model `{about['model']}`, trained by Velodrome", "",
-            f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that "
-            f"both engines can start from them (`--weights`). In the environment of `velodrome engines install "
-            f"{self.engine}`:", "",
-            "```python", "from pathlib import Path", "", f"from velodrome.engines.{self.engine}.saved import load", "",
-            f"{self.loaded} = load(Path({str(folder.resolve())!r}))", "```", "",
-        ])
+        return zoo_recipe(about, folder.resolve(), self.loaded)
