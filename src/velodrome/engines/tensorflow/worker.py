@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -18,8 +17,7 @@ import tensorflow as tf
 
 from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.catalog.world import World
-from velodrome.engines.tensorflow.flat import FlatModel
-from velodrome.engines.tensorflow.network import Network
+from velodrome.engines.tensorflow.networks import network_of
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.strategies import worker_data
 from velodrome.engines.tensorflow.strategies.allreduce import AllReduce
@@ -35,10 +33,7 @@ from velodrome.engines.tensorflow.strategies.cluster import (
 from velodrome.engines.tensorflow.strategies.dispatchers import IndexDispatcher, TextDispatcher
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer, make_strategy
 from velodrome.engines.tensorflow.strategies.replicas import Replicas
-from velodrome.engines.tensorflow.text_network import text_network
 from velodrome.engines.tensorflow.weights import ReplicaWeights, is_by_keras, steps_of_epoch
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
-from velodrome.tasks.examples import ExampleTask
 from velodrome.training import loop
 from velodrome.training.context import Context
 from velodrome.training.learner import connect_mpi
@@ -86,22 +81,6 @@ def gpu_of(world: World, gpus: Sequence[Any]) -> list[Any]:
     if world.me.role != "worker" or world.local_size > len(gpus):
         return []
     return [gpus[world.me.local_rank]]
-
-
-def network_of(context: Context) -> FlatModel:
-    """The job's network with the weights that its seed decides, checked against the data, or the saved one."""
-    side = context.task.side or context.task.name
-    if side == "language-model":
-        return text_network(context.job, context.data, context.saved_model)
-    if side != "arrays":  # of a task that somebody else added
-        added: FlatModel = import_module(context.task.module("tensorflow")).network(context)
-        return added
-    network = Network(context.job, cast(ExampleTask, context.task), context.data, context.saved_model)
-    if context.is_chief and context.saved_model is None:
-        reasons = network.reasons_against_equivalence() if claims_equivalence(context.job) else ()
-        for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
-            context.events.emit("warning", message=note)
-    return network
 
 
 def _in_this_process(context: Context) -> Devices:

@@ -37,10 +37,10 @@ from velodrome.engines.tensorflow.feed import (
 )
 from velodrome.engines.tensorflow.flat import Batch, StepResult
 from velodrome.engines.tensorflow.network import SEED_STRIDE, Network
+from velodrome.engines.tensorflow.networks import TextNetwork
 from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
-from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.counts import Counts, Evaluated
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.training.context import Context

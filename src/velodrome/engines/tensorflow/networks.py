@@ -1,4 +1,4 @@
-"""Language models as pure functions of one flat buffer of weights, with and without a state that steps carry.
+"""Which network learns the job's task, and language models as pure functions of one flat buffer of weights, with and without a state that steps carry.
 
 The LSTM computes what the Keras model of the zoo computes, but multiplies the words of all time steps at once wherever
 the recurrence allows it: before each LSTM layer and, where most of the time goes, before the softmax."""
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -18,8 +19,12 @@ from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.engines.tensorflow.network import Network
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
+from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
+from velodrome.tasks.examples import ExampleTask
+from velodrome.training.context import Context
 
 
 class TextNetwork(FlatModel):
@@ -98,11 +103,6 @@ def _counts_of(losses: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])
 
 
-def text_network(job: Job, text: Text, saved: Path | None = None) -> TextNetwork:
-    """The job's language model with the weights that its seed decides, or the one that was saved in a folder."""
-    return (LstmNetwork if job.model == "lstm-small" else StatelessTextNetwork)(job, text, saved)
-
-
 class LstmNetwork(TextNetwork):
     """Its statistics are the state of each row: h and c of every layer."""
 
@@ -150,3 +150,20 @@ def _lstm(
         hidden = tf.sigmoid(output_gate) * tf.tanh(cell)
         outputs.append(hidden)
     return tf.stack(outputs), hidden, cell
+
+
+def network_of(context: Context) -> FlatModel:
+    """The job's network with the weights that its seed decides, checked against the data, or the saved one."""
+    side = context.task.side or context.task.name
+    if side == "language-model":
+        kind = LstmNetwork if context.job.model == "lstm-small" else StatelessTextNetwork
+        return kind(context.job, context.data, context.saved_model)
+    if side != "arrays":  # of a task that somebody else added
+        added: FlatModel = import_module(context.task.module("tensorflow")).network(context)
+        return added
+    network = Network(context.job, cast(ExampleTask, context.task), context.data, context.saved_model)
+    if context.is_chief and context.saved_model is None:
+        reasons = network.reasons_against_equivalence() if claims_equivalence(context.job) else ()
+        for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
+            context.events.emit("warning", message=note)
+    return network
