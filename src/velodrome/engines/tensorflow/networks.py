@@ -1,4 +1,5 @@
-"""Which network learns the job's task, and language models as pure functions of one flat buffer of weights, with and without a state that steps carry.
+"""Which network learns the job's task, and language models as pure functions of one flat buffer of weights, with and
+without a state that steps carry.
 
 The LSTM computes what the Keras model of the zoo computes, but multiplies the words of all time steps at once wherever
 the recurrence allows it: before each LSTM layer and, where most of the time goes, before the softmax."""
