@@ -82,21 +82,18 @@ class OwnTask(ExampleTask):
     def loss_and_count(self, returned: Any, is_tensor: IsTensor, size: int | None) -> tuple[Any, Any]:
         """What the user's `loss` returned for `size` examples: one value per example and None, or a sum and the count
         that it is a sum over; anything else is refused. `size` is None where it is not known."""
-        refused = f"--task {self.name!r}: loss() returned {described(returned, is_tensor)}"
+        wrong, how = returned, ""
         if is_tensor(returned):
             axes = _axes(returned)
-            if len(axes) != 1 or (None not in (size, axes[0]) and size != axes[0]):
-                examples = "" if size is None else f" for {size} examples"
-                raise BadRequest(f"{refused}{examples}: {_FORMS}")
-            return returned, None
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise BadRequest(f"{refused}: {_FORMS}")
-        loss, count = returned
-        if not is_tensor(loss) or not _is_single(loss):
-            raise BadRequest(
-                f"--task {self.name!r}: loss() returned {described(loss, is_tensor)} as its sum: {_FORMS}"
-            )
-        return loss, count
+            if len(axes) == 1 and (None in (size, axes[0]) or size == axes[0]):
+                return returned, None
+            how = "" if size is None else f" for {size} examples"
+        elif isinstance(returned, tuple | list) and len(returned) == 2:
+            loss, count = returned
+            if is_tensor(loss) and _is_single(loss):
+                return loss, count
+            wrong, how = loss, " as its sum"
+        raise BadRequest(f"--task {self.name!r}: loss() returned {described(wrong, is_tensor)}{how}: {_FORMS}")
 
     def refused_count(self, count: str) -> BadRequest:
         """The refusal of a count that `loss` returned, which is described in words."""

@@ -59,7 +59,7 @@ def save(folder: Path, model: keras.Model, form: Form, about: Mapping[str, Any])
     except Exception as error:
         if form.file == WEIGHTS or isinstance(error, OSError):
             raise
-        # The trial before training succeeded, and even so: the training is worth more than the form.
+        # The trial before training succeeded, but the training is worth more than the form.
         (folder / form.file).unlink(missing_ok=True)
         form = Form(WEIGHTS)
         _write(folder / WEIGHTS, model)
@@ -159,7 +159,7 @@ def choose_form(
         )
     return Form(WEIGHTS), (
         f"model {name!r} could not be loaded after saving it, neither as a whole ({problem}) nor into a model that "
-        f"your function built again ({second}): {written} even so",
+        f"your function built again ({second}): {written} anyway",
     )
 
 

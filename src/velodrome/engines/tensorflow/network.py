@@ -24,7 +24,7 @@ from velodrome.engines.tensorflow.trial import Findings, KerasTrial, ignored_set
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import generators, keras_zoo
-from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
+from velodrome.models.checks import byte_input_note, check_outputs, how_to_fix, other_size
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
 from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
@@ -81,7 +81,7 @@ class Network(FlatModel):
         job, own = self.job, is_own(self.job.model)
         if (own and saved is None) or self.task.has_own_loss:
             evaluated = other_size(self.data, job.workers, EVALUATION_BATCH, sizes[0])
-            findings = KerasTrial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
+            findings = KerasTrial(self, how_to_fix(job, self.data)).examine(outputs, sizes, evaluated)
         elif saved is not None:
             findings = Findings.of_saved(read_description(saved, job.model, job.model_args))
         else:

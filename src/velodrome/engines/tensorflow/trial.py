@@ -88,10 +88,10 @@ class Findings:
 class KerasTrial(Trial):
     """Calls the model of a network, and its loss."""
 
-    def __init__(self, network: Network, way_out: str) -> None:
-        """`way_out` is what helps where only the smallest batch is too small."""
+    def __init__(self, network: Network, how_to_fix: str) -> None:
+        """`how_to_fix` is what helps where only the smallest batch is too small."""
         super().__init__(network.job.model, network.task)
-        self._network, self._way_out = network, way_out
+        self._network, self._how_to_fix = network, how_to_fix
         self._byte_input = False
         #: What the model returned in a graph, by the size of the batch and whether it trains.
         self._returned: dict[tuple[int, bool], Any] = {}
@@ -147,7 +147,7 @@ class KerasTrial(Trial):
             except Exception as error:
                 if smallest == full or not self._takes(full, training=True):
                     raise
-                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+                raise wrong_batch(self._name, smallest, full, error, self._how_to_fix) from error
         check_outputs(self._name, returned, tf.Tensor, smallest, data.class_count, training=True)
         byte_input = self._byte_input
         # A model that takes batches of two sizes takes any.
@@ -192,7 +192,7 @@ class KerasTrial(Trial):
             try:
                 self._run(train, smallest)
             except Exception as error:
-                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+                raise wrong_batch(self._name, smallest, full, error, self._how_to_fix) from error
         with self._users_code(evaluation_size, training=False):
             self._run(evaluate, evaluation_size)
 

@@ -76,7 +76,7 @@ def generators_of(model: nn.Module) -> Generators:
 def untouched(model: nn.Module) -> Iterator[nn.Module]:
     """A copy of the model to be tried or, if it cannot be copied, the model itself, whose tensors are then restored.
 
-    Random numbers that are drawn meanwhile are drawn again later.
+    Random numbers that the trial draws are drawn again later.
     """
     with generators.preserved(generators_of(model)):
         try:

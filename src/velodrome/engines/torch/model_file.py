@@ -153,7 +153,7 @@ def check(
     problem = reload_problem(name, model, write, sample, folder, weights)
     return notes if problem is None else (
         *notes, f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "
-        f"model/{WEIGHTS} even so, and `velodrome runs verify` will fail",
+        f"model/{WEIGHTS} anyway, and `velodrome runs verify` will fail",
     )
 
 

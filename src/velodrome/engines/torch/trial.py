@@ -23,9 +23,9 @@ from velodrome.models.checks import (
     auxiliary_note,
     check_outputs,
     has_auxiliary,
+    how_to_fix,
     other_size,
     probabilities_note,
-    way_out,
     wrong_batch,
 )
 from velodrome.tasks.counts import Batch
@@ -48,14 +48,14 @@ class Sizes:
     training: Sequence[int]
     evaluation: int
     #: What helps a model that takes only some of them.
-    way_out: str
+    how_to_fix: str
 
 
 def sizes_of(job: Job, data: ExampleSet, task: ExampleTask) -> Sizes:
     """Those that a process of the job gets."""
     schedule = task.schedule(job, data, 1).in_parts(job.accumulate)
     training = [size for size in schedule.sizes(job.steps) if size]
-    return Sizes(training, other_size(data, replicas_of(job), EVALUATION_BATCH, training[0]), way_out(job, data))
+    return Sizes(training, other_size(data, replicas_of(job), EVALUATION_BATCH, training[0]), how_to_fix(job, data))
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class TorchTrial(Trial):
             except VelodromeError:
                 raise
             except Exception as error:
-                raise wrong_batch(self._name, size, full, error, self._sizes.way_out) from error
+                raise wrong_batch(self._name, size, full, error, self._sizes.how_to_fix) from error
         return minimum
 
     # -- a loss

@@ -67,7 +67,7 @@ def wait_for(expected: Sequence[Member], limit: float) -> None:
 
 
 def rendezvous(me: Member, others: Sequence[Member], limit: float) -> None:
-    """Wait for all peers before TensorFlow takes over the port: its own wait has no limit and names nobody.
+    """Wait for all peers before TensorFlow takes over the port: its own wait has no limit and names no process.
 
     Each process listens on its port until it has reached all others. A peer that is late finds TensorFlow there.
     """
