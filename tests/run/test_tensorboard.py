@@ -21,7 +21,7 @@ from velodrome.events.lines import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
-from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.registry import LanguageModel
 
 
 class TensorBoard:

@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import check_metric, task_of, task_of_result
 

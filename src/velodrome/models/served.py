@@ -16,14 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velodrome import files
 from velodrome.data.tables.encoding import Encoding
-from velodrome.models.description import MOST_NAMES, MOST_NUMBERS
-from velodrome.models.recipe import LARGEST_DESCRIPTION
+from velodrome.models.description import LARGEST_DESCRIPTION, MOST_NAMES, MOST_NUMBERS
 from velodrome.printable import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from velodrome.data.examples import ExampleSet
+    from velodrome.data.examples import ArrayField, ExampleSet
     from velodrome.job.job import Job
 
 ONNX = "model.onnx"
@@ -169,24 +168,16 @@ def served_model(task: str, job: Job, data: Any, about: Mapping[str, Any], expor
         "task": task, "model": job.model, "engine": job.engine or about["engine"],
         "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
     }
-    if data.kind == "images":
-        shape = tuple(data.input_shape)
-        return Served(
-            kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
-            classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
-        )
-    if data.kind == "arrays":
+    if data.kind != "text":
         inputs = tuple(
-            ServedInput(
-                name=each.name, shape=each.shape, dtype=_fed(each.dtype, each.is_whole, each.name in data.images),
-                image=each.name in data.images,
-            )
-            for each in data.inputs
+            ServedInput(name=column.name, shape=column.shape, dtype=_fed(column), image=column.image)
+            for column in data.inputs
         )
         columns = dict(data.columns)
         return Served(
-            kind="arrays", inputs=inputs, classes=_outputs_of(data, task, columns),
-            brightest=1 / data.scale, pixels=_pixels(about), columns=columns, **common,
+            kind=data.kind if task == "classification" else "arrays", inputs=inputs,
+            classes=_outputs_of(data, task, columns), brightest=1 / data.scale, pixels=_pixels(about),
+            columns=columns, **common,
         )
     stateful = bool(exported.state)
     return Served(
@@ -195,11 +186,11 @@ def served_model(task: str, job: Job, data: Any, about: Mapping[str, Any], expor
     )
 
 
-def _fed(dtype: str, whole: bool, image: bool) -> Dtype:
+def _fed(column: ArrayField) -> Dtype:
     """The format in which the graph takes an input."""
-    if image and dtype == "uint8":
+    if column.is_byte_image:
         return "uint8"
-    return "int64" if whole and dtype != "bool" else "float32"
+    return "int64" if column.is_whole and column.dtype != "bool" else "float32"
 
 
 def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from typing import Any
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
-from velodrome.tasks.base import LOSS, Metric
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import LOSS, Counts, Metric
 from velodrome.tasks.examples import ExampleTask
 
 _FORMS = "return one value per example, or a sum and the count that it is a sum over"
@@ -229,7 +228,7 @@ class OwnTask(ExampleTask):
     # -- data
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return data.as_arrays()
+        return data
 
     def outputs(self, data: ExampleSet) -> int | dict[str, int]:
         """As many as a target has classes or numbers; by name for several targets."""

@@ -25,12 +25,11 @@ from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
 from velodrome.data.arrays import is_mapped
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
+from velodrome.models.checks import preserved
 from velodrome.models.description import check_data
-from velodrome.models.generators import preserved
-from velodrome.models.recipe import read_description
+from velodrome.models.model_files import read_description
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, served_model
-from velodrome.tasks.base import Loaded
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts, Loaded
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
 from velodrome.training.loop import Pace, refuse_nan, report_result, schedules
@@ -194,10 +193,7 @@ def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
 def _examples(context: Context) -> tuple[Named, Named]:
     """Examples spread over the test set: inputs and targets as the data set stores them."""
     data = context.data
-    if data.kind == "images":
-        places = _spread(len(data.test))
-        return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
-    if data.kind == "arrays":
+    if data.kind != "text":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
     length = min(UNROLL.of(context.job) or _WORDS, _WORDS)

@@ -22,16 +22,14 @@ from velodrome.catalog.engines.torch import Mesh
 from velodrome.data.arrays import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.errors import BadRequest
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
-from velodrome.models.generators import Generators, of_process
-from velodrome.models.initial_weights import load_matching
-from velodrome.models.recipe import write_description, zoo_recipe
-from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Counts, Evaluated, Vector
+from velodrome.models.checks import Generators, claims_equivalence, equivalence_warnings, of_process, zoo_differences
+from velodrome.models.model_files import load_matching, write_description, zoo_recipe
+from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES, Evaluated, Vector
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
-from velodrome.transport.base import Transport
+from velodrome.transport.base import Ranks, Transport
 from velodrome.transport.mpi import MpiTransport
-from velodrome.transport.rendezvous import Ranks
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]

@@ -26,11 +26,10 @@ from velodrome.files import write_text
 from velodrome.job.check_optimization import left_out, scale_of_rate
 from velodrome.job.job import Job, Target
 from velodrome.job.optimization import Span, parse_milestones
-from velodrome.models.generators import preserved, read_states
-from velodrome.models.recipe import COLUMNS, VOCABULARY
+from velodrome.models.checks import preserved, read_states
+from velodrome.models.model_files import COLUMNS, VOCABULARY
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.base import Steps
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts, Steps
 from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner

@@ -26,7 +26,7 @@ from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.result import Result
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.models.model_files import DESCRIPTION
 from velodrome.printable import printable
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from velodrome.catalog.models import UNROLL
 from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
-from velodrome.tasks.counts import Counts, Evaluated
+from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
 from velodrome.training.learner import Part

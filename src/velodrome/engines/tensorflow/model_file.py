@@ -23,18 +23,21 @@ import tensorflow as tf
 
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
-from velodrome.models import generators
+from velodrome.models.checks import preserved
 from velodrome.models.description import check_unpacked
-from velodrome.models.initial_weights import Matching, check_readable, check_size, load_matching
-from velodrome.models.own import builder_of, split_name
-from velodrome.models.recipe import (
+from velodrome.models.model_files import (
     README,
+    Matching,
     building_arguments,
+    check_readable,
+    check_size,
     first_inputs,
+    load_matching,
     read_description,
     tuples,
     write_description,
 )
+from velodrome.models.own import builder_of, split_name
 from velodrome.training.trial import saving_problem
 
 WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
@@ -178,7 +181,7 @@ def _tried(
         loaded = _as_described(trial, form) if whole else load(trial, about["model"])
         return _difference(model, loaded, images)
 
-    with generators.preserved():
+    with preserved():
         problem = saving_problem(folder, problem_in)
     return (None, problem) if problem else (form, "")
 

@@ -23,7 +23,7 @@ from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResul
 from velodrome.engines.tensorflow.network import Network
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
+from velodrome.models.checks import claims_equivalence, equivalence_warnings
 from velodrome.tasks.examples import ExampleTask
 from velodrome.training.context import Context
 

@@ -17,7 +17,8 @@ import tensorflow as tf
 from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.models.checks import class_scores
-from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Batch
+from velodrome.tasks.base import Batch
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask, described
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression

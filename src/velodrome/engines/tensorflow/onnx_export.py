@@ -16,7 +16,7 @@ from velodrome import files
 from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.checks import class_scores
 from velodrome.models.served import Exported, ServedState
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.training.actions import Named
 
 NEEDS = ("onnx", "tf2onnx")

@@ -20,8 +20,9 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
-from velodrome.models.generators import Generators
-from velodrome.tasks.counts import Counts, Evaluated, Vector
+from velodrome.models.checks import Generators
+from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated, Vector
 from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Part, State, TransportLearner

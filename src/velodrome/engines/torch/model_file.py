@@ -24,9 +24,8 @@ from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
-from velodrome.models.initial_weights import load_matching
-from velodrome.models.recipe import building_arguments, read_description, tuples, write_description
-from velodrome.tasks.counts import Batch
+from velodrome.models.model_files import building_arguments, load_matching, read_description, tuples, write_description
+from velodrome.tasks.base import Batch
 from velodrome.training.context import Context
 from velodrome.training.learner import State
 from velodrome.training.trial import saving_problem
@@ -149,7 +148,7 @@ def check(
     name = context.job.model
     notes = check_saving(name, model, weights)
     # Labelled images alone: other models may take several inputs.
-    sample = about.sample().x if about.sample and context.data.kind == "images" else None
+    sample = about.sample().x if about.sample and context.task.classifies_images(context.data) else None
     problem = reload_problem(name, model, write, sample, folder, weights)
     return notes if problem is None else (
         *notes, f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "

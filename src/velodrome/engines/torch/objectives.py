@@ -17,7 +17,8 @@ from torch import nn
 
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.feed import repeated
-from velodrome.tasks.counts import MAX_CONFUSION_CLASSES, Batch, Counts, Evaluated
+from velodrome.tasks.base import Batch, Counts
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES, Evaluated
 from velodrome.tasks.schedule import Indices
 
 #: Outputs of so many numbers wait to be counted together, which takes less time than counting every step.

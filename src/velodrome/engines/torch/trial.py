@@ -28,7 +28,7 @@ from velodrome.models.checks import (
     probabilities_note,
     wrong_batch,
 )
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 from velodrome.training.trial import Trial

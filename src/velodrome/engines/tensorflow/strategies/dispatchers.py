@@ -41,7 +41,8 @@ from velodrome.engines.tensorflow.networks import TextNetwork
 from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
-from velodrome.tasks.counts import Counts, Evaluated
+from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.training.context import Context
 from velodrome.training.learner import Part, State

@@ -31,7 +31,7 @@ from velodrome.engines.tensorflow.weights import (
     total_of,
 )
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner, State
 
@@ -245,7 +245,7 @@ class ParameterServer(Learner):
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights are, and count how many others were applied since `before`."""
         arrived = self._weights.send(gradient)
-        # Counted early, an update would miss those that others apply before it arrives, so this waits until the gradient
+        # Counted early, an update would miss those that others apply until it arrives, so this waits until the gradient
         # is on the server. Counting there saves a message, which costs more time than the sums.
         with tf.control_dependencies(arrived[:1]), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()

@@ -19,8 +19,9 @@ from velodrome.engines.tensorflow.feed import Feed, IndexFeed, TextFeed
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, gradient_in_parts
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.weights import ReplicaWeights, with_total
-from velodrome.models.generators import Generators, preserved
-from velodrome.tasks.counts import Counts, Evaluated
+from velodrome.models.checks import Generators, preserved
+from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Learner, Part, State, gather
