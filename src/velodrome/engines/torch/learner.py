@@ -23,7 +23,6 @@ from velodrome.engines.torch.tasks import task_of_job
 from velodrome.models.checks import Generators
 from velodrome.tasks.base import Counts
 from velodrome.tasks.correctness_bits import Evaluated, Vector
-from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Part, State, TransportLearner
 from velodrome.transport.base import Alone, Transport
@@ -56,7 +55,7 @@ class TorchLearner(TransportLearner):
         self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.parameters = sum(parameter.numel() for parameter in self._trained)
         self.pixels = network.pixels.form if network.pixels else None
-        self._start_from_weights()
+        model_file.start_from_weights(context, self._model, transport.rank)
         self._broadcast_model()
         self._optimizer, self._clip_norm = self._make_optimizer(), context.job.clip_norm
         #: The rates of the steps to come, where they differ; and the batches whose gradients a step adds up.
@@ -313,14 +312,6 @@ class TorchLearner(TransportLearner):
         model_file.save(folder, self._model, description | self._task.description(self._network), self._collected)
         if average is not None:
             average.swap()
-
-    def _start_from_weights(self) -> None:
-        """Load the weights that the job starts from; the other processes get them from rank 0."""
-        context, file = self._context, self._context.job.weights
-        if file is None or self._transport.rank or (context.resume and checkpoint.latest(context.folder)):
-            return
-        for note in model_file.load_initial_weights(self._model, file):
-            context.events.emit("warning", message=note)
 
     def _broadcast_model(self) -> None:
         """Give every process the weights of rank 0: a user's function may ignore the seed."""

@@ -26,6 +26,7 @@ from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
 from velodrome.models.model_files import building_arguments, load_matching, read_description, tuples, write_description
 from velodrome.tasks.base import Batch
+from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import State
 from velodrome.training.trial import saving_problem
@@ -43,6 +44,15 @@ def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
     places = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     shapes = {name: tuple(place.shape) for name, place in places.items()}
     return load_matching(file, shapes, lambda name, value: places[name].copy_(value), framework="pt")
+
+
+def start_from_weights(context: Context, model: nn.Module, rank: int) -> None:
+    """Load the weights that the job starts from; the other processes get them from rank 0."""
+    file = context.job.weights
+    if file is None or rank or (context.resume and checkpoint.latest(context.folder)):
+        return
+    for note in load_initial_weights(model, file):
+        context.events.emit("warning", message=note)
 
 
 @torch.no_grad()
