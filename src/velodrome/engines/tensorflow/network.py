@@ -26,7 +26,7 @@ from velodrome.job.job import Job
 from velodrome.models import keras_zoo
 from velodrome.models.checks import byte_input_note, check_outputs, how_to_fix, other_size, preserved
 from velodrome.models.model_files import read_description
-from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
+from velodrome.models.own import builder_of, building_arguments, fits_data, wrong_framework
 from velodrome.tasks.examples import ExampleTask
 
 #: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
@@ -41,7 +41,9 @@ class Network(FlatModel):
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         self.task, self.data = task, data
-        self._arguments = _arguments(job, task, data)
+        self._arguments = building_arguments(
+            job, data.input_shape, task.outputs(data), classifies_images=task.classifies_images(data)
+        )
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
         pixels, self.notes = choose_transform(job, model, data, classifies_images=task.classifies_images(data))
         self.pixel_form = pixels.form if pixels else None
@@ -217,34 +219,15 @@ class Network(FlatModel):
 
     def _about(self) -> dict[str, Any]:
         data, pixels, findings = self.data, self.inputs.pixels, self._findings
-        about = {**super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
-                 "only_batch": findings.only_batch}
-        if self.task.classifies_images(data):
-            return {**about, "input_shape": list(data.input_shape), "classes": data.classes,
-                    "several": findings.several}
         return {
-            **about, "kind": "arrays", "task": self.task.name, "dataset": data.name,
-            "inputs": self.inputs.description(), "images": sorted(data.images), "classes": data.classes,
-            "class_names": list(data.class_names), "input_shape": data.input_shape,
-            "returns": self.task.outputs(data), "arguments": self._arguments,
+            **super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
+            "only_batch": findings.only_batch, "several": findings.several,
+            **self.task.saved_fields(data, data.input_shape, self.inputs.description(), self._arguments),
         }
 
 
 def _is_random_state(variable: keras.Variable) -> bool:
     return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
-
-
-def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
-    """What the user's function is called with."""
-    if task.classifies_images(data):
-        return {"input_shape": data.input_shape, "classes": data.class_count, **job.model_args}
-    if is_own(job.model):
-        return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)
-    if job.model_args:
-        raise BadRequest(
-            f"--model-arg {next(iter(job.model_args))!r}: model {job.model!r} of the zoo takes no arguments"
-        )
-    return {}
 
 
 def _counts_of(computed: Computed, real: tf.Tensor) -> tf.Tensor:

@@ -100,8 +100,6 @@ def input_shape_of(data: ExampleSet) -> Shape:
 def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
     """Build a model by name; `arguments` are those of a user's function."""
     if not is_own(model):
-        if arguments:
-            raise BadRequest(f"--model-arg {next(iter(arguments))!r}: model {model!r} of the zoo takes no arguments")
         return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
     builder = own.builder_of(model)
     with own.fits_data(model, input_shape, building=True, engine="torch"):
@@ -114,11 +112,7 @@ def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: 
 def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any]:
     """What the user's function is called with."""
     shape, outputs = input_shape_of(data), task.outputs(data)
-    if not is_own(job.model):
-        return dict(job.model_args)  # which has none, or is refused
-    if task.classifies_images(data):
-        return {"input_shape": shape, "classes": outputs, **job.model_args}
-    return own.arguments_for(own.builder_of(job.model), shape, outputs, job.model_args)
+    return own.building_arguments(job, shape, outputs, classifies_images=task.classifies_images(data))
 
 
 # -- the model with its objective

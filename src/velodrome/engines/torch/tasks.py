@@ -61,19 +61,13 @@ class Examples(TorchTask):
         return ExampleFeed(data, columns, replica)
 
     def description(self, network: Network) -> dict[str, Any]:
-        data, context, pixels = self._context.data, self._context, network.pixels
-        shape, scaling = input_shape_of(data), pixels.description() if pixels else {}
-        if context.task.classifies_images(data):
-            return {"input_shape": list(shape), "classes": data.classes, "dataset": data.name, **scaling,
-                    **network.saved_as}
-        task = _task_of(context)
+        data, task, pixels = self._context.data, _task_of(self._context), network.pixels
+        inputs = {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs}
         return {
-            "kind": "arrays", "task": task.name, "dataset": data.name,
-            "inputs": {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs},
-            "images": sorted(data.images), "classes": data.classes, "class_names": list(data.class_names),
-            "input_shape": shape, "returns": task.outputs(data), "arguments": arguments_of(context.job, data, task),
-            **scaling, **network.saved_as,
+            **task.saved_fields(data, input_shape_of(data), inputs, arguments_of(self._context.job, data, task)),
+            **(pixels.description() if pixels else {}), **network.saved_as,
         }
+
 
 def _task_of(context: Context) -> ExampleTask:
     assert isinstance(context.task, ExampleTask), "examples have such a task"
