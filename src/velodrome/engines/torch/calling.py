@@ -195,8 +195,7 @@ class LogitsModel(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None = None,
-        several: bool = False,
+        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None, several: bool
     ) -> None:
         super().__init__()
         self.model, self._several = model, several

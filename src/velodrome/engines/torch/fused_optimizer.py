@@ -152,14 +152,14 @@ class FusedOptimizer(Optimizer):
 
     def __init__(
         self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, parameters: int | None = None,
-        kernels: Kernels | None = None, averaged: bool = True,
+        averaged: bool = True,
     ) -> None:
         """`slots` are the state of a single tensor, zero and like it, where it must lie in memory given by the caller.
         `parameters` is how many there are, if it is not one per tensor. Without `averaged`, the caller makes the
         average."""
         self._kind, self.rate = job.optimizer, job.rate
         self._decay, self._nesterov = job.decay_of_weights, job.nesterov
-        self._kernels = kernels or choose_kernels(decoupled=job.optimizer == "adamw")
+        self._kernels = choose_kernels(decoupled=job.optimizer == "adamw")
         self.missing = self._kernels.missing
         self._tensors = [tensor.detach() for tensor in tensors]
         names = SLOTS[job.optimizer]

@@ -196,13 +196,13 @@ class IdleThreads:
 class CoreWatch(threading.Thread):
     """Looks every half second whether other programs use this process's cores; accordingly, threads sleep or spin."""
 
-    def __init__(self, idle_threads: IdleThreads, cpu_time: CpuTime, interval: float = INTERVAL) -> None:
+    def __init__(self, idle_threads: IdleThreads, cpu_time: CpuTime) -> None:
         super().__init__(name="velodrome-cores", daemon=True)
         self._idle_threads, self._cpu_time = idle_threads, cpu_time
-        self._interval, self._done = interval, threading.Event()
+        self._done = threading.Event()
 
     def run(self) -> None:
-        while not self._done.wait(self._interval):
+        while not self._done.wait(INTERVAL):
             self.look()
 
     def look(self) -> None:

@@ -39,10 +39,10 @@ def cluster_resolver(world: World) -> Any:
     )
 
 
-def listens(peer: Member, limit: float = 1.0) -> bool:
+def listens(peer: Member) -> bool:
     """Whether a process accepts connections at its address."""
     try:
-        with socket.create_connection((peer.host, peer.port), timeout=limit):
+        with socket.create_connection((peer.host, peer.port), timeout=1.0):
             return True
     except OSError:
         return False
