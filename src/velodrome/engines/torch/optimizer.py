@@ -184,7 +184,7 @@ class LibraryOptimizer(Optimizer):
 class StockOptimizer(LibraryOptimizer):
     """`torch.optim.SGD`, `Adam` or `AdamW` with their defaults and the job's hyper-parameters."""
 
-    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None) -> None:
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
         kind, settings = torch_optimizer(job)
         optimizer = kind(parameters, **settings)
         adaptive = job.optimizer in ("adam", "adamw")
@@ -213,7 +213,7 @@ class OwnOptimizer(LibraryOptimizer):
     """The user's own, `--optimizer module:function`, used as it is. A schedule multiplies the rates that it came
     with."""
 
-    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None) -> None:
+    def __init__(self, job: Job, parameters: list[torch.nn.Parameter], wrap: Wrap | None = None) -> None:
         made = make_own(job.optimizer, parameters)
         super().__init__(job, parameters, made if wrap is None else wrap(made))
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if job.sets_rate else []
