@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -322,8 +323,10 @@ def zoo_model(name: str) -> ZooModel:
     for model in MODELS:
         if model.name == name:
             return model
-    file = f"{name.removesuffix('.py')}.py"
-    if Path(file).is_file():
+    file, is_file = f"{name.removesuffix('.py')}.py", False
+    with suppress(OSError):  # a name that is too long for a file
+        is_file = Path(file).is_file()
+    if is_file:
         raise BadRequest(f"no model {name!r}, but a file {file}: name the function in it that builds the model, as "
                          f"--model {file.removesuffix('.py')}:build")
     hint = which_name(name, MODEL_NAMES, "velodrome train --help")

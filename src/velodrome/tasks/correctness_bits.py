@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.printable import shown
+from velodrome.errors import shown
 from velodrome.tasks.base import Counts
 
 CorrectnessBits = NDArray[np.bool_]

@@ -7,14 +7,16 @@ The controller never imports it: there a task knows what events and results say 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
+from velodrome.events.fields import MetricDefinition
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.base import LOSS, Counts, Metric
 from velodrome.tasks.examples import ExampleTask
 
@@ -258,16 +260,9 @@ def _is_single(tensor: Any) -> bool:
     return all(length == 1 for length in _axes(tensor))
 
 
-def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics that a result defines; those that cannot be read are left out."""
-    metrics = []
-    for definition in definitions:
-        if isinstance(definition.get("name"), str) and definition.get("better") in ("more", "less"):
-            metrics.append(Metric(
-                definition["name"], definition["better"], str(definition.get("form", ".4g")),
-                float(definition.get("margin") or 0.0), bool(definition.get("relative_margin")),
-            ))
-    return metrics
+def metrics_of(definitions: Iterable[MetricDefinition]) -> list[Metric]:
+    """The metrics that a result defines."""
+    return [Metric(each.name, each.better, each.form, each.margin, each.relative_margin) for each in definitions]
 
 
 def _metric(name: str, better: str) -> Metric:
