@@ -92,6 +92,9 @@ class Race(BaseModel):
         "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
         "scheme](names.md)"
     )
+    test_group: int | None = Field(
+        None, ge=0, le=999, description="test group of published names: `MWM201` is run 1 of group 2; by default 0"
+    )
     stamp: str | None = Field(
         None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; by default the "
         "start of the race"

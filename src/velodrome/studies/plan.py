@@ -74,6 +74,26 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
     return None
 
 
+#: What makes a training shorter, but no step of it another one.
+_LENGTH = frozenset({"epochs", "steps"})
+#: What our job may have otherwise without being another experiment.
+_HARMLESS = frozenset({"bad_data"})
+
+
+def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
+    """What of our job differs so that it cannot speak about what was published.
+
+    What is `steady` is the same for a shorter training. The same data read from shards is the same data.
+    """
+    published, ignored = setting.published, _HARMLESS | (_LENGTH if steady else frozenset())
+    return [
+        f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
+        for name, value in (setting.ours or {}).items()
+        if name not in ignored and published.get(name) != value
+        and not (name == "dataset" and str(value).startswith("shards:"))
+    ]
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the user chose beyond the study and its scale."""
@@ -83,6 +103,7 @@ class Choice:
     repeat: int = 1
     naming: str | None = None
     bad_data: BadData = "fail"
+    test_group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -332,5 +353,5 @@ def _race(plan: StudyPlan, choice: Choice) -> Race:
     entries = [{name: value for name, value in job.items() if name not in shared} for job in jobs]
     return parse_race({
         "job": shared, "vary": {"entry": entries}, "repeat": choice.repeat,
-        "naming": choice.naming or plan.study.naming,
+        "naming": choice.naming or plan.study.naming, "test_group": choice.test_group,
     })
