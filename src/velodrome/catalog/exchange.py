@@ -16,7 +16,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from velodrome.catalog import segments
-from velodrome.printable import bytes_text
+from velodrome.errors import bytes_text
 
 Model = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "periodic", "script"]
 #: Consistency models under which every worker updates the weights by itself.

@@ -22,7 +22,7 @@ from velodrome.cli.options import (
     with_job_options,
 )
 from velodrome.cli.output import SafeConsole, print_table, say, say_json, say_on_stderr
-from velodrome.printable import bytes_text
+from velodrome.errors import bytes_text
 
 #: Layers that are listed; `--json` has all of them.
 _MOST_LAYERS = 60

@@ -32,12 +32,11 @@ from velodrome.cli.options import (
 )
 from velodrome.cli.output import SafeConsole, complain, print_table, say_json
 from velodrome.clusters.registry import Where, launcher_named, living
-from velodrome.errors import VelodromeError
+from velodrome.errors import VelodromeError, shown
 from velodrome.events.result import FaultRecord
 from velodrome.job.result import Result
 from velodrome.judge.conditions import emulation_lines, host_lines, load_note
 from velodrome.judge.configuration import implementation_lines
-from velodrome.printable import shown
 from velodrome.run.attempt import JobFailed
 from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result

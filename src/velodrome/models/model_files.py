@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text
 from velodrome.machine import available_memory
 from velodrome.models.description import LARGEST_DESCRIPTION, check_description
-from velodrome.printable import bytes_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

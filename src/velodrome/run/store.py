@@ -24,11 +24,11 @@ from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, pars
 from velodrome.events.models import EpochEvent, Event, EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import Job
+from velodrome.job.job import reason_of as said_of
 from velodrome.job.names import check_name
 from velodrome.job.race import Race
-from velodrome.job.read import in_words
-from velodrome.job.read import reason_of as said_of
 from velodrome.job.result import BadResult, Result, Status, parse_result
+from velodrome.job.values import in_words
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.printable import shown
+from velodrome.errors import shown
 
 CorrectnessBits = NDArray[np.bool_]
 

@@ -14,7 +14,8 @@ from typing import Any
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.events.fields import MetricDefinition
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.base import LOSS, Counts, Metric
 from velodrome.tasks.examples import ExampleTask
 

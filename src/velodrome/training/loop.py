@@ -24,8 +24,9 @@ from velodrome.catalog.registry import strategy_of
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
 from velodrome.job.check_optimization import left_out, scale_of_rate
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.optimization import Span, parse_milestones
+from velodrome.job.values import Target
 from velodrome.models.checks import preserved, read_states
 from velodrome.models.model_files import COLUMNS
 from velodrome.tasks import correctness_bits
