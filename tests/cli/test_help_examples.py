@@ -116,6 +116,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, warm_module: None) -> Pat
             "    return nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, classes))\n"
         )
         command("examples", "copy", "examples")
+        command("study", "new", "my-study.yaml")
         mirror = folder / "data" / "mirror"
         patch.setenv("VELODROME_CACHE", str(folder / "cache"))
         patch.setenv("VELODROME_DATA_MIRROR", str(mirror))
@@ -167,6 +168,8 @@ def test_an_example_of_a_help_text_is_valid(
         words.append("--dry-run")
     if "--name" in words:
         shutil.rmtree(place / "runs" / words[words.index("--name") + 1], ignore_errors=True)
+    if example.startswith("velodrome study new"):
+        (place / words[-1]).unlink()
     if example.startswith("velodrome runs rm") and "--yes" not in words:
         words.append("--yes")  # in place of the answer on a terminal
     if example.startswith(STARTS):
