@@ -407,3 +407,17 @@ def test_a_race_keeps_its_study(tmp_path: Path) -> None:
         (s.published, s.ours, s.changes, s.provenance) for s in plan.settings]
     (tmp_path / "study.json").write_text("{")
     assert StudyRecord.read(tmp_path) is None
+
+
+def test_published_names_have_the_test_group_and_the_number_within_it() -> None:
+    """README, section Testergebnisse: of 201, 2 is the test group and 1 the number within the group."""
+    plan = plan_study(study_named("aws-2023"), "smoke", Choice("fashion-mnist", repeat=2, test_group=2), look=whatever)
+    assert plan.race is not None
+    race = plan.race.model_copy(update={"stamp": "230713-102652", "machine": "m5-4xlarge"})
+    names = [entry.name for entry in expand(race) if entry.job.strategy == "multi-worker-mirrored"]
+    assert [name[:7] for name in names] == ["MWM201-", "MWM202-"]
+    assert all(name.endswith("-fashionMnist-2i-128b-m5-4xlarge-1e-230713-102652") for name in names)
+    usual = race.model_copy(update={"test_group": None})
+    assert any(entry.name.startswith("MWM001-") for entry in expand(usual))
+    with pytest.raises(BadRequest, match="at most 99 runs"):
+        expand(race.model_copy(update={"repeat": 100}))

@@ -20,9 +20,9 @@ from velodrome.catalog.registry import load
 from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.plan import Placement, Plan, Process
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.faults import Fault, parse_fault, process_names
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
+from velodrome.job.values import Fault, parse_fault, process_names
 
 #: Receives an output line, without its end, and the process that wrote it.
 Deliver = Callable[[Process, str], None]
@@ -169,7 +169,7 @@ class Group(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process and everything it started, for certain."""
+        """End every process and everything it started; nothing may be left."""
 
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
         """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
@@ -204,7 +204,7 @@ class AllocationEnded(VelodromeError):
 
 
 def no_notice(text: str) -> None:
-    """The notice of whoever wants none."""
+    """Ignore a notice."""
 
 
 class Launcher(ABC):

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from velodrome import machine
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, shown
 from velodrome.files import sha256_of
-from velodrome.printable import shown
 
 #: Called while files come in: bytes so far, bytes in all, and what they are.
 Progress = Callable[[int, int, str], None]

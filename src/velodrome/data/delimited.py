@@ -11,8 +11,7 @@ from typing import TextIO
 
 from velodrome import files
 from velodrome.data.base import Faults, memory_budget
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 _LONGEST_CELL = 1 << 20
 #: Characters that are parsed again because a quote before them was not closed: so many, and so many times the file's.

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from velodrome.errors import shown
 from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.measures import BY_NAME, MIB
-from velodrome.printable import shown
 from velodrome.reporting.curves import cut, fastest, rest_of
 from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure
 from velodrome.reporting.series import FaultSpan, RunSeries, merged, name_of

@@ -27,7 +27,7 @@ from velodrome.studies.format import (
     fits,
     fits_any,
 )
-from velodrome.studies.plan import Setting, StudyPlan, row_of
+from velodrome.studies.plan import Setting, StudyPlan, other_experiment, row_of
 from velodrome.studies.quantities import Quantity, quantity_named
 
 Verdict = Literal["agrees", "disagrees", "inconclusive", "not checkable here"]
@@ -37,10 +37,6 @@ _FALLING: tuple[Verdict, ...] = ("disagrees", "not checkable here", "inconclusiv
 _SHOWN: tuple[Verdict, ...] = ("disagrees", "agrees", "inconclusive", "not checkable here")
 #: What follows from the choice of engine and strategy: pairs of them may differ in these, too.
 _OF_STRATEGIES = frozenset({"engine", "strategy", "framework", "consistency", "servers", "implementation"})
-#: What makes a training shorter, but no step of it another one.
-_LENGTH = frozenset({"epochs", "steps"})
-#: What our job may have otherwise without being another experiment.
-_HARMLESS = frozenset({"bad_data"})
 #: Parts of a claim that its reason lists; the rest is counted.
 _MOST_PARTS = 12
 
@@ -128,29 +124,14 @@ class _Runs:
     def _unusable(self, setting: Setting, quantity: Quantity) -> str | None:
         if setting.missing is not None:
             return setting.missing
-        assert setting.ours is not None
         workers = _workers(setting)
         if quantity.timed and workers > self._cores:
             return f"{workers} workers with a core each are needed, and there are {self._cores} cores"
-        if changed := _other_experiment(setting.published, setting.ours, quantity):
+        if changed := other_experiment(setting, steady=quantity.steady):
             return f"our runs are other ones: {', '.join(changed)}"
         if self.row(setting) is None:
             return "it was not run at this scale"
         return None
-
-
-def _other_experiment(published: Mapping[str, Any], ours: Mapping[str, Any], quantity: Quantity) -> list[str]:
-    """What of our job differs so that it cannot speak about what was published."""
-    ignored = _HARMLESS | (_LENGTH if quantity.steady else frozenset())
-    return [
-        f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
-        for name, value in ours.items()
-        if name not in ignored and published.get(name) != value and not (name == "dataset" and _stored(value))
-    ]
-
-
-def _stored(dataset: Any) -> bool:
-    return str(dataset).startswith("shards:")
 
 
 def _questions(claim: Claim, settings: Sequence[Setting]) -> Iterator[_Question]:

@@ -15,14 +15,12 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
-from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.errors import BadRequest, VelodromeError, bytes_text
+from velodrome.job.job import Job, make_job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
-from velodrome.job.read import make_job
 from velodrome.judge.compare import Row
 from velodrome.machine import cores
-from velodrome.printable import bytes_text
 from velodrome.studies.format import Provenance, ScaleName, Study
 
 #: Workers per core beyond which more of them only take turns.
@@ -76,6 +74,26 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
     return None
 
 
+#: What makes a training shorter, but no step of it another one.
+_LENGTH = frozenset({"epochs", "steps"})
+#: What our job may have otherwise without being another experiment.
+_HARMLESS = frozenset({"bad_data"})
+
+
+def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
+    """What of our job differs so that it cannot speak about what was published.
+
+    What is `steady` is the same for a shorter training. The same data read from shards is the same data.
+    """
+    published, ignored = setting.published, _HARMLESS | (_LENGTH if steady else frozenset())
+    return [
+        f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
+        for name, value in (setting.ours or {}).items()
+        if name not in ignored and published.get(name) != value
+        and not (name == "dataset" and str(value).startswith("shards:"))
+    ]
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the user chose beyond the study and its scale."""
@@ -85,6 +103,7 @@ class Choice:
     repeat: int = 1
     naming: str | None = None
     bad_data: BadData = "fail"
+    test_group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -334,5 +353,5 @@ def _race(plan: StudyPlan, choice: Choice) -> Race:
     entries = [{name: value for name, value in job.items() if name not in shared} for job in jobs]
     return parse_race({
         "job": shared, "vary": {"entry": entries}, "repeat": choice.repeat,
-        "naming": choice.naming or plan.study.naming,
+        "naming": choice.naming or plan.study.naming, "test_group": choice.test_group,
     })

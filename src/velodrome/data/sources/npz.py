@@ -24,10 +24,9 @@ from velodrome.data.own.array_examples import ArrayExamples, divide_examples, fo
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
 from velodrome.data.source import CachedSource, Description, PathFormat, check_disk_space, file_key, notes_of
 from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (

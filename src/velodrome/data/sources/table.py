@@ -32,8 +32,7 @@ from velodrome.data.split import (
 from velodrome.data.tables.columns import Column, Table, Targets, decide, listed
 from velodrome.data.tables.encoding import INDICES, ColumnEncoding, Encoding, fit
 from velodrome.data.tables.files import Request, read_table, request_of
-from velodrome.errors import BadRequest
-from velodrome.printable import bytes_text, shown
+from velodrome.errors import BadRequest, bytes_text, shown
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")

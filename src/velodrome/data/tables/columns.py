@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from velodrome.data.arrays import NDArray, np
 from velodrome.data.base import Faults
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 #: What a cell without a value holds, in small letters.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", "#n/a", "<na>"))

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from velodrome.data.arrays import NDArray, np
 from velodrome.data.tables.columns import Column, is_missing
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 #: What the inputs are called: numbers and one-hot categories, and categories as indices.
 FEATURES, INDICES = "features", "categories"

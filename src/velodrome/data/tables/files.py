@@ -22,9 +22,8 @@ from velodrome.data.delimited import TextTable
 from velodrome.data.split import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
 from velodrome.data.tables.encoding import How
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 
 @dataclass(frozen=True)
