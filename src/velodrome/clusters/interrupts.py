@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long whoever ended a program waits for what it still has to finish.
+#: How long a program may take to finish what it has begun after it was asked to end.
 PATIENCE_SECONDS = 5.0
 
 

@@ -169,7 +169,7 @@ class Group(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process and everything it started, for certain."""
+        """End every process and everything it started; nothing may be left."""
 
     def diagnose(self, process: Process, *, brief: bool = False) -> Diagnosis:
         """What a process is doing; `brief` leaves out what takes long to find out, such as a stack."""
@@ -204,7 +204,7 @@ class AllocationEnded(VelodromeError):
 
 
 def no_notice(text: str) -> None:
-    """The notice of whoever wants none."""
+    """Ignore a notice."""
 
 
 class Launcher(ABC):

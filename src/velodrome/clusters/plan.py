@@ -176,6 +176,8 @@ def _apart(
 
 
 LOOPBACK = "127.0.0.1"
+#: Below the range from which systems choose ports for outgoing connections.
+PORTS = range(20000, 32000)
 #: First port of a plan for hosts whose free ports are not known.
 FIRST_PORT = 29400
 _TURNS = Placement()

@@ -119,7 +119,7 @@ def _check_model(job: Job) -> None:
 
 
 def _check_optimization(job: Job, task: str) -> None:
-    """Refuse what a task has no use for, or its engine cannot do."""
+    """Refuse options that a task does not support, or its engine cannot do."""
     if job.label_smoothing and task != "classification":
         raise BadRequest(
             f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task}, and labels are smoothed in "

@@ -22,9 +22,9 @@ from velodrome.clusters.emulated.network import Network, check_storage, missing_
 from velodrome.clusters.emulated.node import Limits, clean
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Allocation, Diagnosis, Examination, Exit, Finding, Notice, no_notice
-from velodrome.clusters.local.launcher import PORTS, LocalGroup, LocalLauncher
+from velodrome.clusters.local.launcher import LocalGroup, LocalLauncher
 from velodrome.clusters.local.processes import Inside, LocalProcess, start_cold, start_warm
-from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of

@@ -141,7 +141,7 @@ class Template:
             reason = self._last_error_line() or error
             raise VelodromeError(f"cannot start warm {self._engine} processes: {reason}") from error
         pid = int(self._answer()["pid"])
-        # The number of a process that ended long ago may come round again.
+        # The number of a process that ended long ago may be used again.
         self._codes.pop(pid, None)
         return pid
 

@@ -95,7 +95,8 @@ def _token_refused(address: str) -> str | None:
 
 
 _CHUNK = 1 << 16
-#: Requests that wait for an actor or for resources; meanwhile others are served, and the end of the input is noticed.
+#: Requests that wait for an actor or for resources: in threads, so that others are served, and the end of the input is
+#: noticed.
 _SLOW = ("open", "close", "reserve")
 
 

@@ -19,7 +19,7 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
-from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.plan import PORTS
 from velodrome.clusters.preflight import DISK_BYTES
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun

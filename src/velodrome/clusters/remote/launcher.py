@@ -18,8 +18,7 @@ from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
 from velodrome.clusters.interrupts import deferred, rollback
 from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
-from velodrome.clusters.local.launcher import PORTS
-from velodrome.clusters.plan import Plan, Process, place
+from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
 from velodrome.clusters.remote.channels import Channel, agent_source
 from velodrome.clusters.remote.code import Code, code_of, modules_of
@@ -105,7 +104,7 @@ class RemoteLauncher(Launcher):
         opened: list[Channel] = []
         given_up = threading.Event()
 
-        def open_one(host: str) -> Link:
+        def open_host(host: str) -> Link:
             channel = self.open_channel(host, secrets.token_hex(12))
             opened.append(channel)
             if given_up.is_set():
@@ -114,7 +113,7 @@ class RemoteLauncher(Launcher):
 
         missing = [host for host in dict.fromkeys(hosts) if host not in self.links or self.links[host].lost is not None]
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
-            futures = {host: pool.submit(open_one, host) for host in missing}
+            futures = {host: pool.submit(open_host, host) for host in missing}
             try:
                 wait(futures.values())
             except BaseException:  # Ctrl-C does not wait for hosts that do not answer

@@ -167,7 +167,7 @@ class Link:
         if not isinstance(clock, float) or not math.isfinite(clock):
             return
         error = (time.time() - asked) / 2  # the clock was read somewhere between question and answer
-        if 0 <= error <= self.clock_error:  # a clock that was set meanwhile tells nothing
+        if 0 <= error <= self.clock_error:  # it says nothing about a clock that was set in between
             self.clock_offset, self.clock_error = clock - asked - error, error
 
     def put(self, source: Path | bytes, path: str, *, seconds: float = 600.0) -> str:
