@@ -96,7 +96,7 @@ def test_a_process_is_told_its_role_and_rank_where_people_and_user_code_look() -
 
 def test_a_line_for_a_shell_says_the_same_words_whatever_is_in_them() -> None:
     made = make_plan("a", job("ddp", 2, model="m:build", model_args={"text": "it's \"odd\" $HOME"}), HOSTS[:2])
-    words = shlex.split(manual_command("python", made, made.processes[1], Path("my runs"), "python3"))
+    words = shlex.split(manual_command(made, made.processes[1], Path("my runs"), "python3"))
     assert (words[0], words[1]) == (f"VELODROME_SECRET={made.secret}", "env"), "no list of processes shows the secret"
     settings = dict(word.split("=", 1) for word in [words[0], *words[2 : words.index("python3")]])
     assert settings == environment(made, made.processes[1])

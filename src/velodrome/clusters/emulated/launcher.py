@@ -113,7 +113,7 @@ class EmulatedLauncher(LocalLauncher):
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
-        #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
+        #: What this machine has been checked to emulate: nodes that are never slowed down (False), or that are (True).
         self._able: set[bool] = set()
 
     @property

@@ -40,7 +40,7 @@ class RemoteLauncher(Launcher):
         self.options = options
         self._placement = options.policy
         self.links: dict[str, Link] = {}
-        #: What a host was found to lack, by the job's engine and strategy: asked once.
+        #: Findings about hosts by engine, strategy and hosts: they are checked once.
         self._checked: dict[tuple[str, ...], list[Finding]] = {}
 
     @abstractmethod
