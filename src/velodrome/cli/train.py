@@ -141,10 +141,10 @@ def mention_interrupted(store: Store) -> None:
     alive = None
     with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
         alive = living(newest)
-    way_out = f"`{command_on('resume', newest)}` resumes it"
+    how_to_fix = f"`{command_on('resume', newest)}` resumes it"
     if alive is not None:
-        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
-    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
+        how_to_fix = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+    error_console.print(f"run {names[-1]}{more} was interrupted: {how_to_fix}", soft_wrap=True, markup=False)
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:

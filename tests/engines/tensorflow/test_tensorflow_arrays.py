@@ -278,9 +278,9 @@ def test_saved_models_load_again_in_a_fresh_process(single, written, tmp_path):
 
 
 @pytest.mark.parametrize(("task", "model", "words"), [
-    ("keras_arrays:Scalar", "small", "loss() returned a single number: return one value per example, or a sum"),
+    ("keras_arrays:Scalar", "small", "loss() returned a single number for 7 examples: return one value per"),
     ("keras_arrays:Stopped", "small", "'keras_arrays:Stopped': loss() (keras_arrays.py, line"),
-    ("keras_arrays:OfColumns", "small", "loss() returned a tensor of shape (5,): return one value per example"),
+    ("keras_arrays:OfColumns", "small", "loss() returned a tensor of shape (5,) for 7 examples: return one value"),
     ("regression", "wrong_inside", "cannot take inputs of shape (5,) in a batch of 7:"),
     ("keras_arrays:WrongShapes", "small", "cannot evaluate a first batch of 7 examples:"),
     ("keras_arrays:Long", "small", "use tf.shape(batch.y)[0]"),
