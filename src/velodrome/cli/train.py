@@ -41,6 +41,12 @@ from velodrome.run.attempt import JobFailed
 from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result
 
+Unfinished = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
+                   autocompletion=completion.unfinished),
+]
+
 
 @with_job_options
 def train_command(
@@ -74,11 +80,7 @@ def train_command(
 
 
 def resume_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
-                       autocompletion=completion.unfinished),
-    ],
+    run: Unfinished,
     runs: Runs = Path("runs"),
     on: On = None,
     place: Place = None,
@@ -106,11 +108,7 @@ def resume_command(
 
 
 def attach_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
-                       autocompletion=completion.unfinished),
-    ],
+    run: Unfinished,
     runs: Runs = Path("runs"),
     trust_code: TrustCode = None,
     json: Json = False,
@@ -141,10 +139,10 @@ def mention_interrupted(store: Store) -> None:
     alive = None
     with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
         alive = living(newest)
-    way_out = f"`{command_on('resume', newest)}` resumes it"
+    how_to_fix = f"`{command_on('resume', newest)}` resumes it"
     if alive is not None:
-        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
-    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
+        how_to_fix = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+    error_console.print(f"run {names[-1]}{more} was interrupted: {how_to_fix}", soft_wrap=True, markup=False)
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:

@@ -249,9 +249,9 @@ class Store:
         except OSError as error:
             run.close()
             shutil.rmtree(path, ignore_errors=True)
-            way_out = if_full(error, "free some space there, or choose another folder with --runs")
+            how_to_fix = if_full(error, "free some space there, or choose another folder with --runs")
             raise VelodromeError(
-                f"cannot begin run {name!r} in {path}: {error.strerror or error}{way_out}"
+                f"cannot begin run {name!r} in {path}: {error.strerror or error}{how_to_fix}"
             ) from error
         return run
 
