@@ -195,7 +195,7 @@ def doctor_command(
 
     Exit codes: 0 no error, 1 at least one error.
     """
-    from velodrome.api.engines import doctor
+    from velodrome.api.clusters import doctor
 
     job = job_from(file, fields, trust_code, on)
     diagnosis = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)
