@@ -5,13 +5,14 @@ Names come from outside, so they are never printed as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from velodrome import machine
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
 from velodrome.files import sha256_of
 from velodrome.printable import shown
 
@@ -24,6 +25,38 @@ BadData = Literal["skip", "fail"]
 
 class DataError(VelodromeError):
     """The files of a data set cannot be fetched, stored or read, or are not what they should be."""
+
+
+class OfDataSet(VelodromeError):
+    """What is wrong with a data set, which `naming` names at the beginning of the message."""
+
+    data_set = ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"--dataset {self.data_set!r}: {message}" if self.data_set else message
+
+
+class WrongData(OfDataSet, BadRequest):
+    """The data, or what is asked of it, cannot be used."""
+
+
+class ItemFailed(OfDataSet, RunFailed):
+    """An example that is read while a run lasts is not what it should be."""
+
+
+class ReadingFailed(OfDataSet, UserCodeError):
+    """Code of the user's raised while an example was read."""
+
+
+@contextmanager
+def naming(data_set: str) -> Iterator[None]:
+    """Within this context, what is wrong is wrong with that data set."""
+    try:
+        yield
+    except OfDataSet as error:
+        error.data_set = error.data_set or data_set
+        raise
 
 
 @dataclass(frozen=True)

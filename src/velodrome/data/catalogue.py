@@ -17,7 +17,7 @@ from types import ModuleType
 from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
-from velodrome.data.base import BadData, Checked, Progress
+from velodrome.data.base import BadData, Checked, Progress, naming
 from velodrome.data.examples import ExampleSet, Text
 from velodrome.data.own.functions import is_function
 from velodrome.data.shards import data_set as data_set_of_shards
@@ -58,10 +58,10 @@ class _Kinds:
 
     def _at_path(self, name: str, rest: str, bad_data: BadData) -> Source | None:
         path, options = split_options(rest)
-        check_exists(name, path)
+        check_exists(path)
         for each in self._formats:
             if each.takes(path, options):
-                check_options(name, options, each.options)
+                check_options(options, each.options)
                 return each.source(name, path, options, bad_data)
         return None
 
@@ -96,8 +96,9 @@ def data_set(name: str, bad_data: BadData = "fail") -> Source:
     """The data set of a name: one of the catalogue, `name:variant` of one, `scheme:place`, or `module:function`."""
     if name == OF_SCRIPT:
         return ScriptData(name)
-    if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
-        return source
+    with naming(name):
+        if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
+            return source
     before, colon, _ = name.partition(":")
     if colon and before == _PATH:
         raise BadRequest(

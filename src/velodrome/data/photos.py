@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
 from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.base import Fault, Faults, Progress, WrongData
 from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.source import CachedSource, Description, check_disk_space, notes_of
 from velodrome.data.split import (
@@ -29,7 +29,6 @@ from velodrome.data.split import (
     with_split_warnings,
 )
 from velodrome.data.storage.trees import File, Tree
-from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
     from velodrome.data.pictures import Header
@@ -162,7 +161,7 @@ class PhotoSet(CachedSource):
         usable, shape = self._shape(listing, faults, reading)
         large = shape[0] * shape[1] > 64 * 64
         check_disk_space(
-            self.name, len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
+            len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
             "choose a smaller size, for example ?size=64x64 after the name" if large else "free some space",
         )
         files = [listing.files[place] for place in usable]
@@ -191,10 +190,7 @@ class PhotoSet(CachedSource):
         label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
         names = [class_name for class_name, any_ in zip(listing.class_names, trained, strict=True) if any_]
         if len(names) < 2:
-            raise BadRequest(
-                f"data set {self.name!r} has {len(names)} classes that can be used, and training needs two"
-                f"{faults.because}"
-            )
+            raise WrongData(f"it has {len(names)} classes that can be used, and training needs two{faults.because}")
         prints = fingerprints_of_files([folder / "images.npy"], row)
         for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
             np.save(folder / f"{file}.npy", array)
@@ -212,7 +208,7 @@ class PhotoSet(CachedSource):
         for place, reason in failed.items():
             faults.add("images that cannot be read", listing.files[place].name, reason)
         if not headers:
-            raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
+            raise WrongData(f"it has no image that can be read{faults.because}")
         height, width, channels = self._form(headers.values())
         for place, header in headers.items():
             name = listing.files[place].name

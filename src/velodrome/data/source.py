@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, WrongData, naming, refuse, summaries
 from velodrome.data.examples import ArrayField, ExampleSet, Text
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
@@ -180,7 +180,8 @@ class CachedSource(Source):
             about = self.make(folder, faults, progress)
             return {**about, "faults": [fault.as_json() for fault in faults.all()]}
 
-        kept = cache.keep(self.source, self.key(), make)
+        with naming(self.name):
+            kept = cache.keep(self.source, self.key(), make)
         if self.bad_data == "fail":
             refuse(self.name, _faults(kept.about))
         return kept
@@ -214,15 +215,14 @@ def _faults(about: dict[str, Any]) -> list[Fault]:
     return [Fault.from_json(fields) for fields in about["faults"]]
 
 
-def check_disk_space(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
+def check_disk_space(needed: int, what: str, how_to_fix: str = "free some space") -> None:
     """Refuse what would not fit on the disk of the cache once it is decoded."""
     home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     if needed > 0.9 * free:
-        raise BadRequest(
-            f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
-            f"{how_to_fix}"
+        raise WrongData(
+            f"{what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: {how_to_fix}"
         )
 
 
@@ -238,17 +238,17 @@ class PathFormat:
     source: Callable[[str, Path, Mapping[str, str], BadData], Source]
 
 
-def check_exists(name: str, path: Path) -> None:
+def check_exists(path: Path) -> None:
     """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
     try:
         if not path.is_dir():
             files.check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
+        raise WrongData(f"no file or folder {str(path)!r}") from None
     except OSError as error:
-        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
+        raise WrongData(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
+        raise WrongData("no file has a NUL character in its name") from None
 
 
 def expanded(path: str) -> Path:
@@ -271,16 +271,16 @@ def split_options(rest: str) -> tuple[Path, dict[str, str]]:
         raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
 
 
-def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Refuse options that this kind of data does not have."""
     for option in options:
         if option not in known:
             choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
-            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+            raise WrongData(f"no option {option!r}; {choices}")
 
 
-def follows_links(name: str, options: Mapping[str, str]) -> bool:
+def follows_links(options: Mapping[str, str]) -> bool:
     """Whether links that lead out of the folder are followed."""
     if options.get("links", "follow") != "follow":
-        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
+        raise WrongData(f"links {options['links']!r}; write links=follow, or leave it out")
     return "links" in options

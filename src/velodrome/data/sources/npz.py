@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Faults, Progress
+from velodrome.data.base import Faults, Progress, naming
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
 from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
@@ -141,8 +141,8 @@ class NpzSet(CachedSource):
 
     @cached_property
     def _parts(self) -> list[ArgumentPart]:
-        with _refusing(self.path):
-            return argument_parts(self.name, given_arrays(self.path))
+        with naming(self.name), _refusing(self.path):
+            return argument_parts(given_arrays(self.path))
 
     @cached_property
     def _kind(self) -> Literal["images", "arrays"]:
@@ -212,7 +212,7 @@ class NpzSet(CachedSource):
         forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         size = "×".join(map(str, forms[0][0][:2]))
-        check_disk_space(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
+        check_disk_space(total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
         files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
         with ExitStack() as stack:
@@ -231,7 +231,7 @@ class NpzSet(CachedSource):
 
                 return take
 
-            examples = read(self.name, self._kind, self._parts, begin, faults)
+            examples = read(self._kind, self._parts, begin, faults)
         for place, array in enumerate(examples.targets.values()):
             np.save(folder / f"target{place}.npy", array)
         for name, array in (("rows", examples.rows), ("parts", examples.parts),

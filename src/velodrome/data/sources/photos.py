@@ -15,7 +15,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from velodrome.data.base import BadData, Faults
+from velodrome.data.base import BadData, Faults, WrongData
 from velodrome.data.delimited import check_columns, columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import PathFormat, follows_links
@@ -212,20 +212,20 @@ _LARGEST_SIDE = 10_000
 
 
 def _of_folders(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
-    lister = partial(_list_folders, path, follow_links=follows_links(name, options))
+    lister = partial(_list_folders, path, follow_links=follows_links(options))
     return PhotoSet(
-        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
-        channels=_channels(name, options), options=(options.get("links"),),
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
+        channels=_channels(options), options=(options.get("links"),),
     )
 
 
 def _of_table(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
     image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
-    follow = follows_links(name, options)
+    follow = follows_links(options)
     lister = partial(list_table, path, image=image, label=label, part=part, follow_links=follow)
     return PhotoSet(
-        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
-        channels=_channels(name, options), options=(image, label, part, options.get("links")),
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
+        channels=_channels(options), options=(image, label, part, options.get("links")),
     )
 
 
@@ -233,23 +233,21 @@ def _list_folders(path: Path, *, follow_links: bool) -> Listing:
     return list_folders(tree_of(path, follow_links=follow_links))
 
 
-def _size(name: str, options: Mapping[str, str]) -> tuple[int, int] | None:
+def _size(options: Mapping[str, str]) -> tuple[int, int] | None:
     if "size" not in options:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
     height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise BadRequest(
-            f"--dataset {name!r}: size {options['size']!r} is not valid; write height and width as size=64x48"
-        )
+        raise WrongData(f"size {options['size']!r} is not valid; write height and width as size=64x48")
     return height, width
 
 
-def _channels(name: str, options: Mapping[str, str]) -> int | None:
+def _channels(options: Mapping[str, str]) -> int | None:
     if "channels" not in options:
         return None
     if options["channels"] not in ("1", "3"):
-        raise BadRequest(f"--dataset {name!r}: channels {options['channels']!r}; 1 is grey and 3 is colour")
+        raise WrongData(f"channels {options['channels']!r}; 1 is grey and 3 is colour")
     return int(options["channels"])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from velodrome.data import cache
 from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, refuse
+from velodrome.data.base import BadData, Faults, Progress, WrongData, refuse
 from velodrome.data.examples import Text
 from velodrome.data.source import (
     CachedSource,
@@ -29,7 +29,6 @@ from velodrome.data.source import (
 )
 from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
-from velodrome.errors import BadRequest
 from velodrome.machine import process_memory
 from velodrome.printable import bytes_text, shown
 
@@ -44,22 +43,20 @@ def _source(rest: str, bad_data: BadData) -> TextFolder:
     """The data set that `text:rest` names."""
     name = f"text:{rest}"
     path, options = split_options(rest)
-    check_exists(name, path)
-    check_options(name, options, ("links", "encoding"))
+    check_exists(path)
+    check_options(options, ("links", "encoding"))
     return TextFolder(
-        name, bad_data, path, follow_links=follows_links(name, options), encoding=_encoding(name, options)
+        name, bad_data, path, follow_links=follows_links(options), encoding=_encoding(options)
     )
 
 
-def _encoding(name: str, options: dict[str, str]) -> str:
+def _encoding(options: dict[str, str]) -> str:
     """The encoding of the files; UTF-8 with or without a byte order mark by default."""
     chosen = options.get("encoding", "utf-8")
     try:
         b"word".decode(chosen, "replace")
     except (LookupError, ValueError):
-        raise BadRequest(
-            f"--dataset {name!r}: no encoding {chosen!r}; write for example encoding=latin-1, cp1252 or utf-16"
-        ) from None
+        raise WrongData(f"no encoding {chosen!r}; write for example encoding=latin-1, cp1252 or utf-16") from None
     return "utf-8-sig" if chosen.lower().replace("_", "-") in ("utf-8", "utf8") else chosen
 
 
@@ -83,7 +80,7 @@ class TextFolder(CachedSource):
         lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
             why = f": {'; '.join(map(str, _faults_of(lost).all()))}" if lost else ""
-            raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
+            raise WrongData(f"no .txt files there that can be read{why}")
         return tree, files, lost
 
     def key(self) -> str:
@@ -110,7 +107,7 @@ class TextFolder(CachedSource):
         if self.bad_data == "fail":
             refuse(self.name, faults.all())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
-            raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
+            raise WrongData("there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
         sizes = []
         for which, part in enumerate(PARTS):
@@ -125,8 +122,8 @@ class TextFolder(CachedSource):
         faults.take(_faults_of(lost).all())
         total, done = sum(file.bytes for file in files), 0
         if total * _SWELL > (free := process_memory()):
-            raise BadRequest(
-                f"--dataset {self.name!r}: {bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
+            raise WrongData(
+                f"{bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
                 f"memory as words, and {bytes_text(free)} are free: take a part of it"
             )
         parts = {file.name: _part_of(file.name) for file in files}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, WrongData
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
 
@@ -228,21 +228,21 @@ class Targets:
     note: str
 
 
-def decide(name: str, columns: Mapping[str, Column], predict: str | None) -> Targets:
+def decide(columns: Mapping[str, Column], predict: str | None) -> Targets:
     """Words are classes; numbers are predicted unless they are whole and few; several columns of 0 and 1 are labels."""
     if len(columns) > 1:
-        return _several(name, columns, predict)
+        return _several(columns, predict)
     (head, column), = columns.items()
     if not column.is_numeric:
         if predict == "number":
-            raise BadRequest(f"--dataset {name!r}: column {shown(head)!r} holds words, and predict=number needs others")
+            raise WrongData(f"column {shown(head)!r} holds words, and predict=number needs others")
         return Targets("classification", columns, f"{shown(head)!r} has {len(column.names)} classes")
     values = np.unique(column.values[~column.missing])
     whole = bool((values == np.floor(values)).all())
     few = len(values) <= MOST_NUMBERED_CLASSES
     if predict == "class" and not whole:
-        raise BadRequest(
-            f"--dataset {name!r}: column {shown(head)!r} holds fractions such as {_fraction(values):g}, and "
+        raise WrongData(
+            f"column {shown(head)!r} holds fractions such as {_fraction(values):g}, and "
             "predict=class needs words or whole numbers"
         )
     if predict == "class" or (predict is None and whole and few):
@@ -254,15 +254,13 @@ def decide(name: str, columns: Mapping[str, Column], predict: str | None) -> Tar
     return Targets("regression", columns, f"{shown(head)!r} is predicted as a number")
 
 
-def _several(name: str, columns: Mapping[str, Column], predict: str | None) -> Targets:
+def _several(columns: Mapping[str, Column], predict: str | None) -> Targets:
     for head, column in columns.items():
         if not column.is_numeric:
-            raise BadRequest(
-                f"--dataset {name!r}: column {shown(head)!r} holds words, and several targets must all be numbers"
-            )
+            raise WrongData(f"column {shown(head)!r} holds words, and several targets must all be numbers")
     ones = all(np.isin(column.values[~column.missing], (0, 1)).all() for column in columns.values())
     if predict == "class" and not ones:
-        raise BadRequest(f"--dataset {name!r}: predict=class with several targets needs columns of 0 and 1")
+        raise WrongData("predict=class with several targets needs columns of 0 and 1")
     names = listed(list(columns))
     if ones and predict != "number":
         return Targets("multi-label", columns, f"{names} are labels, each 0 or 1")

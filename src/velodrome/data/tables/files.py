@@ -17,7 +17,7 @@ from typing import Any
 from velodrome import files
 from velodrome.data import delimited
 from velodrome.data.arrays import np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, WrongData
 from velodrome.data.delimited import TextTable
 from velodrome.data.split import part_column
 from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
@@ -64,7 +64,7 @@ def heads_of(path: Path) -> list[str]:
     return names
 
 
-def request_of(name: str, path: Path, options: Mapping[str, str]) -> Request:
+def request_of(path: Path, options: Mapping[str, str]) -> Request:
     """The request that the options of a data set's name make; columns that are not there are refused."""
     heads = heads_of(path)
     twice = [head for head, count in Counter(heads).items() if count > 1 and head]
@@ -72,7 +72,7 @@ def request_of(name: str, path: Path, options: Mapping[str, str]) -> Request:
         raise BadRequest(f"{str(path)!r} has two columns {shown(twice[0])!r}: rename one")
     targets = _columns_named(path, heads, "target", options.get("target", ""))
     if not targets:
-        raise BadRequest(f"--dataset {name!r}: name the column to predict as {path.name}?target=COLUMN")
+        raise WrongData(f"name the column to predict as {path.name}?target=COLUMN")
     ignored = _columns_named(path, heads, "ignore", options.get("ignore", ""))
     part = _part(path, heads, options, targets, ignored)
     notes = []
@@ -85,17 +85,17 @@ def request_of(name: str, path: Path, options: Mapping[str, str]) -> Request:
     for column in features:
         if column in targets or column == part:
             what = "to predict" if column in targets else "of parts"
-            raise BadRequest(f"--dataset {name!r}: column {column!r} is the one {what}, and cannot be a feature too")
+            raise WrongData(f"column {column!r} is the one {what}, and cannot be a feature too")
         if column in ignored:
-            raise BadRequest(f"--dataset {name!r}: column {column!r} is both in features and in ignore")
+            raise WrongData(f"column {column!r} is both in features and in ignore")
     if not features:
-        raise BadRequest(f"--dataset {name!r}: no column is left as a feature; name some as &features=COLUMN,COLUMN")
+        raise WrongData("no column is left as a feature; name some as &features=COLUMN,COLUMN")
     return Request(
         targets=targets, features=features, part=part, part_named=bool(options.get("part")),
         categorical=_columns_named(path, heads, "categorical", options.get("categorical", "")),
-        how="index" if _chosen(name, options, "categories", ("onehot", "index")) == "index" else "onehot",
-        predict=_chosen(name, options, "predict", ("number", "class")),
-        scale_targets=_chosen(name, options, "scale-target", ("yes", "no")) != "no", notes=tuple(notes),
+        how="index" if _chosen(options, "categories", ("onehot", "index")) == "index" else "onehot",
+        predict=_chosen(options, "predict", ("number", "class")),
+        scale_targets=_chosen(options, "scale-target", ("yes", "no")) != "no", notes=tuple(notes),
     )
 
 
@@ -123,10 +123,10 @@ def _part(
     return part_column(heads, taken)
 
 
-def _chosen(name: str, options: Mapping[str, str], option: str, words: tuple[str, ...]) -> str | None:
+def _chosen(options: Mapping[str, str], option: str, words: tuple[str, ...]) -> str | None:
     word = options.get(option)
     if word is not None and word not in words:
-        raise BadRequest(f"--dataset {name!r}: {option} {word!r}; choose {' or '.join(words)}")
+        raise WrongData(f"{option} {word!r}; choose {' or '.join(words)}")
     return word
 
 
@@ -134,23 +134,21 @@ def _chosen(name: str, options: Mapping[str, str], option: str, words: tuple[str
 _EACH = 24
 
 
-def read_table(
-    name: str, path: Path, request: Request, faults: Faults, progress: Callable[[float], None]
-) -> Table:
+def read_table(path: Path, request: Request, faults: Faults, progress: Callable[[float], None]) -> Table:
     """The columns that are asked for; rows that cannot be used are faults and left out."""
     named = (*request.categorical, *((request.part,) if request.part else ()))
     if path.suffix.lower() in (".parquet", ".pq"):
         needed, free = rows_of(path) * len(request.wanted) * _EACH, process_memory()
         if needed > free:
-            raise BadRequest(
-                f"data set {name!r} takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+            raise WrongData(
+                f"it takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
                 "name fewer columns with &features=, or take a part of the rows"
             )
         table = read_parquet(path, request.wanted, named, faults, progress)
     else:
         table = read_csv(path, request.wanted, named, faults, progress)
     if not len(table):
-        raise BadRequest(f"data set {name!r} has no rows that can be used{faults.because}")
+        raise WrongData(f"it has no rows that can be used{faults.because}")
     return table
 
 
