@@ -154,7 +154,7 @@ def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) 
         columns: the folder of a saved model, its ``columns.json``, or what that file contains.
         row: cells by column; one that is missing counts as the mean of its column, or as no category.
     """
-    from velodrome.data.tables import encoding
+    from velodrome.data.own import encoding
 
     if isinstance(columns, Mapping):
         return encoding.encode_row(columns, row)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.data.arrays import DTypeLike, NDArray, np
-from velodrome.data.base import Checked, DataError
+from velodrome.data.base import Checked, DataError, DTypeLike, NDArray, np
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from velodrome.data.arrays import Gather, NDArray, is_mapped, np
+from velodrome.data.base import Gather, NDArray, is_mapped, np
 
 Named: TypeAlias = "Mapping[str, NDArray[Any]]"
 #: Makes other targets from those of a part.

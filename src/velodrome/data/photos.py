@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Fault, Faults, Progress, WrongData
+from velodrome.data.base import Fault, Faults, NDArray, Pick, Progress, WrongData, mapped, np, picked
 from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.source import CachedSource, Description, check_disk_space, notes_of
 from velodrome.data.split import (

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from velodrome.data.arrays import Gather, NDArray, is_mapped, np
-from velodrome.data.base import Faults, WrongData
+from velodrome.data.base import Faults, Gather, NDArray, WrongData, is_mapped, np
 from velodrome.data.examples import ChannelStatistics, ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.machine import process_memory

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, NDArray, np
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.printable import shown
@@ -97,14 +96,6 @@ def divide(
     if not len(validated):
         train, validated = draw(train, held_out(len(train), validation), VALIDATION_DRAW)
     return train, validated, test
-
-
-
-
-
-
-
-
 
 
 def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:

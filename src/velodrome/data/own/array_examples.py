@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from velodrome.data.arrays import NDArray, Pick, np, picked
-from velodrome.data.base import Faults, WrongData
+from velodrome.data.base import Faults, NDArray, Pick, WrongData, np, picked
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes

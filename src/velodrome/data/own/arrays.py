@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import WrongData
+from velodrome.data.base import NDArray, WrongData, np
 from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.pixels import HeldArray, RowArray
 from velodrome.data.split import PARTS

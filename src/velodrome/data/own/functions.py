@@ -23,7 +23,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from velodrome.data.arrays import NDArray, np
+from velodrome.data.base import NDArray, np
 from velodrome.data.examples import DerivedPart, ExampleSet, Named
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import WrongData, memory_budget
+from velodrome.data.base import NDArray, WrongData, memory_budget, np
 from velodrome.data.examples import TARGET, ExampleSet
 from velodrome.data.own.reading import (
     TARGET_NAMES,

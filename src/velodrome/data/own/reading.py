@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import ItemFailed, ReadingFailed, WrongData, naming
+from velodrome.data.base import ItemFailed, NDArray, ReadingFailed, WrongData, naming, np
 from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
 from velodrome.errors import UserCodeError, VelodromeError, raised
 from velodrome.printable import shown

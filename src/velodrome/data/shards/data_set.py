@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import Gather, NDArray, np
-from velodrome.data.base import BadData, Checked, DataError, Progress, memory_budget
+from velodrome.data.base import BadData, Checked, DataError, Gather, NDArray, Progress, memory_budget, np
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.shards.index import (
     PARTS,

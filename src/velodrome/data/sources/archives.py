@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, Pick, np
-from velodrome.data.base import Checked, DataError, Faults, Progress
+from velodrome.data.base import Checked, DataError, Faults, NDArray, Pick, Progress, np
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part
 from velodrome.data.fetch import ensure, mirror_folder

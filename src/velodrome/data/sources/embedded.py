@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Checked, DataError
+from velodrome.data.base import Checked, DataError, NDArray, np
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.source import Description, Source
 from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, fingerprints, held_out, stratified, with_split_warnings

@@ -15,8 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, WrongData, memory_budget, naming, refuse, summaries
+from velodrome.data.base import (
+    BadData,
+    Faults,
+    NDArray,
+    Progress,
+    WrongData,
+    memory_budget,
+    naming,
+    np,
+    refuse,
+    summaries,
+)
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
 from velodrome.data.own.array_examples import Kind, divide_examples, form_of, noun_of, read
 from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array

@@ -17,8 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Faults, Progress, naming
+from velodrome.data.base import Faults, NDArray, Pick, Progress, mapped, naming, np, picked
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
 from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known

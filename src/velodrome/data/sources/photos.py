@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from velodrome.data.base import BadData, Faults, WrongData
-from velodrome.data.delimited import check_columns, columns, read_rows
+from velodrome.data.own.tables import check_columns, columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
@@ -159,7 +159,7 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
 def _part_column(
     path: Path, lines: list[tuple[int, dict[str, str]]], taken: set[str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The column that says which part a row part_of_row to, where none was named, and a sentence about it."""
+    """The column that says which part a row belongs to, where none was named, and a sentence about it."""
     heads = columns(path)
     column = part_column(heads, taken)
     if column is None:

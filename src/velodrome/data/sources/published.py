@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Checked, DataError, Progress
+from velodrome.data.base import Checked, DataError, NDArray, Progress, np
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.fetch import ensure

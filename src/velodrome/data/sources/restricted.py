@@ -24,9 +24,9 @@ from velodrome import files
 from velodrome.data import cache
 from velodrome.data.base import DataError, Faults, Progress
 from velodrome.data.cache import RemoteFile
-from velodrome.data.delimited import columns, read_rows
 from velodrome.data.examples import Text
 from velodrome.data.fetch import MIRROR, ensure, mirror_folder
+from velodrome.data.own.tables import columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.published import PublishedFiles

@@ -12,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, WrongData, memory_budget, naming
+from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, memory_budget, naming, np
 from velodrome.data.examples import TARGET, ArrayField, ExamplePart, ExampleSet
+from velodrome.data.own.columns import Column, Request, Table, listed, request_of
+from velodrome.data.own.encoding import INDICES, ColumnEncoding, Encoding, Targets, decide, fit
+from velodrome.data.own.tables import heads_of, read_table
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
@@ -29,9 +31,6 @@ from velodrome.data.split import (
     trainable_classes,
     with_split_warnings,
 )
-from velodrome.data.tables.columns import Column, Table, Targets, decide, listed
-from velodrome.data.tables.encoding import INDICES, ColumnEncoding, Encoding, fit
-from velodrome.data.tables.files import Request, read_table, request_of
 from velodrome.printable import bytes_text, shown
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
@@ -50,7 +49,7 @@ class TableSet(CachedSource):
     @cached_property
     def request(self) -> Request:
         with naming(self.name):
-            return request_of(self.path, dict(self.options))
+            return request_of(self.path, heads_of(self.path), dict(self.options))
 
     @property
     def source(self) -> str:

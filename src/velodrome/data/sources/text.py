@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, WrongData, refuse
+from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, np, refuse
 from velodrome.data.examples import Text
 from velodrome.data.source import (
     CachedSource,

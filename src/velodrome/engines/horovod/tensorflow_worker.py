@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.data.arrays import Gather
+from velodrome.data.base import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.inputs import to_inputs

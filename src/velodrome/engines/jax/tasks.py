@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
-from velodrome.data.arrays import Gather
+from velodrome.data.base import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import Forward, JaxLearner

@@ -14,7 +14,7 @@ from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
-from velodrome.data.arrays import Gather
+from velodrome.data.base import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
