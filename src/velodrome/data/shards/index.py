@@ -189,7 +189,7 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
     each other; those that want the same one do.
     """
     total, done = sum(file.bytes for file in files), 0
-    try:
+    with cache.storing("the shards", folder):
         for file in files:
             target = folder / file.name
             if not _is_there(target, file):
@@ -200,11 +200,6 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
             done += file.bytes
             if progress:
                 progress(done, total, file.name)
-    except OSError as error:
-        raise DataError(
-            f"the shards cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
-            "VELODROME_CACHE to a folder that can be written"
-        ) from error
     return [folder / file.name for file in files]
 
 

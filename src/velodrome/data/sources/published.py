@@ -60,15 +60,9 @@ class PublishedFiles(Source):
     def store(self, payloads: dict[RemoteFile, bytes]) -> None:
         """Put files that came another way than one by one into the cache."""
         folder = cache.folder() / self.name
-        try:
-            with cache.exclusive(folder):
-                for file, payload in payloads.items():
-                    cache.store(self.path(file), payload)
-        except OSError as error:
-            raise DataError(
-                f"data set {self.name!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or "
-                "set VELODROME_CACHE to a folder that can be written"
-            ) from error
+        with cache.storing(f"data set {self.name!r}", folder), cache.exclusive(folder):
+            for file, payload in payloads.items():
+                cache.store(self.path(file), payload)
 
 
 @dataclass(frozen=True)
