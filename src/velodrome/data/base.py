@@ -42,6 +42,11 @@ __all__ = ["DTypeLike", "NDArray", "np"]
 #: Called while files come in: bytes so far, bytes in all, and what they are.
 Progress = Callable[[int, int, str], None]
 
+
+def quiet(done: int, total: int, label: str) -> None:
+    """A `Progress` that reports nothing."""
+
+
 #: What becomes of examples that cannot be used: left out with a warning, or the whole data set refused.
 BadData = Literal["skip", "fail"]
 

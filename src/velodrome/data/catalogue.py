@@ -17,7 +17,7 @@ from types import ModuleType
 from velodrome.catalog.plugins import Plugins
 from velodrome.catalog.script import LABEL as OF_SCRIPT
 from velodrome.data import sources
-from velodrome.data.base import BadData, Checked, Progress, naming
+from velodrome.data.base import BadData, Checked, Progress, naming, quiet
 from velodrome.data.examples import ExampleSet, Text
 from velodrome.data.own.functions import is_function
 from velodrome.data.shards import data_set as data_set_of_shards
@@ -127,7 +127,7 @@ def implied_task(name: str, *, bad_data: BadData = "fail") -> str | None:
 
 def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
     """Fetch the files of a data set, so that loading it does not wait for a network."""
-    data_set(name, bad_data).prepare(progress)
+    data_set(name, bad_data).prepare(progress or quiet)
 
 
 def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:

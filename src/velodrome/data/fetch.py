@@ -132,7 +132,7 @@ _SLACK = 1 << 16
 
 def ensure(
     data_set: str, files: Sequence[RemoteFile], *, system: Path | None, publishers: Sequence[str],
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Make sure that the cache holds every file of a data set; fetch those that are missing or damaged."""
     folder = cache.folder() / data_set
@@ -145,8 +145,7 @@ def ensure(
         for file in missing:
 
             def advance(got: int, base: int = done, name: str = file.name) -> None:
-                if progress:
-                    progress(min(base + got, total), total, f"{data_set}/{name}")
+                progress(min(base + got, total), total, f"{data_set}/{name}")
 
             advance(0)
             payload = _fetch(data_set, file, folder, system, publishers, advance)

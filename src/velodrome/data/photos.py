@@ -139,7 +139,7 @@ class PhotoSet(CachedSource):
         return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
                                  validation)
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         from velodrome.data.pictures import decode_all
 
         listing = self.lister()
@@ -148,16 +148,8 @@ class PhotoSet(CachedSource):
             faults.add("classes without images", name)
         total = sum(file.bytes for file in listing.files)
 
-        def reading(done: int) -> None:
-            if progress:
-                progress(done, total, f"reading {self.name}")
-
-        def decoding(done: int) -> None:
-            if progress:
-                progress(done, total, f"decoding {self.name}")
-
         # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
-        usable, shape = self._shape(listing, faults, reading)
+        usable, shape = self._shape(listing, faults, lambda done: progress(done, total, f"reading {self.name}"))
         large = shape[0] * shape[1] > 64 * 64
         check_disk_space(
             len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
@@ -165,7 +157,9 @@ class PhotoSet(CachedSource):
         )
         files = [listing.files[place] for place in usable]
         images = cache.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
-        failed = decode_all(listing.tree, files, images, decoding)
+        failed = decode_all(
+            listing.tree, files, images, lambda done: progress(done, total, f"decoding {self.name}")
+        )
         images.flush()
         for row, reason in failed.items():
             faults.add("images that cannot be read", files[row].name, reason)

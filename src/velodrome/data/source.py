@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, WrongData, naming, refuse, summaries
+from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, WrongData, naming, quiet, refuse, summaries
 from velodrome.data.examples import ArrayField, ExampleSet, Text
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text
@@ -104,7 +104,7 @@ class Source(ABC):
 
     # -- its files on this machine
 
-    def prepare(self, progress: Progress | None) -> None:  # noqa: B027 (some have nothing to fetch)
+    def prepare(self, progress: Progress = quiet) -> None:  # noqa: B027 (some have nothing to fetch)
         """Bring everything to this machine that loading reads."""
 
     def is_here(self) -> bool:
@@ -160,7 +160,7 @@ class CachedSource(Source):
         """Changes whenever the arrays would be others."""
 
     @abstractmethod
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         """Read everything, write the arrays into a folder, and return their metadata as plain JSON.
 
         What is wrong with the data goes to `faults`; what a reader of a run should know to `notes` of the metadata.
@@ -173,7 +173,7 @@ class CachedSource(Source):
         """The arrays, if they were made already."""
         return cache.find(self.source, self.key())
 
-    def decoded(self, progress: Progress | None = None) -> cache.Decoded:
+    def decoded(self, progress: Progress = quiet) -> cache.Decoded:
         """The arrays, made now if need be; refused if something is wrong with the data, unless it may be."""
         def make(folder: Path) -> dict[str, Any]:
             faults = Faults()
@@ -186,7 +186,7 @@ class CachedSource(Source):
             refuse(self.name, _faults(kept.about))
         return kept
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         self.decoded(progress)
 
     def is_here(self) -> bool:

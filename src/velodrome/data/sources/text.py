@@ -100,7 +100,7 @@ class TextFolder(CachedSource):
         train, validation, test = (kept.array(part) for part in PARTS)
         return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=notes_of(kept.about))
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         notes = list[str]()
         lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
@@ -115,7 +115,7 @@ class TextFolder(CachedSource):
             sizes.append(len(row))
         return {"vocabulary": vocabulary, "sizes": sizes, "notes": notes}
 
-    def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
+    def _lines(self, faults: Faults, notes: list[str], progress: Progress) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
         tree, files, lost = self._files()
         faults.take(_faults_of(lost).all())
@@ -136,8 +136,7 @@ class TextFolder(CachedSource):
             else:
                 lines_of[which] += [line for line in lines if line]
             done += file.bytes
-            if progress:
-                progress(done, total, f"reading {self.name}")
+            progress(done, total, f"reading {self.name}")
         missing = [part for which, part in enumerate(PARTS) if not lines_of[which]]
         if missing:
             _cut(lines_of)
