@@ -20,6 +20,7 @@ from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
+    count_parts,
     divide,
     fingerprints_of_files,
     sizes_of,
@@ -52,6 +53,14 @@ class Listing:
     notes: tuple[str, ...] = ()
     #: Classes that are named and have no file.
     empty: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, tree: Tree, rows: Sequence[tuple[File, str, int]], **more: Any) -> Listing:
+        """The list of files, the class of each and its part."""
+        names = sorted({name for _, name, _ in rows})
+        numbers = {name: number for number, name in enumerate(names)}
+        return cls(tree, [file for file, _, _ in rows], [numbers[name] for _, name, _ in rows],
+                   [part for _, _, part in rows], names, **more)
 
 
 @dataclass(frozen=True)
@@ -136,8 +145,7 @@ class PhotoSet(CachedSource):
 
     def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         """What a reader of a run should know of the division."""
-        return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
-                                 validation)
+        return unused_validation(self.name, count_parts(parts), validation)
 
     def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         from velodrome.data.pictures import decode_all
@@ -178,16 +186,13 @@ class PhotoSet(CachedSource):
         row = np.array(rows, np.int64)
         label = np.array([listing.labels[usable[place]] for place in rows], np.int64)
         part = np.array([listing.parts[usable[place]] for place in rows], np.int8)
-        trained = trainable_classes(label, part, listing.class_names, faults)
+        trained, numbers, names = trainable_classes(label, part, listing.class_names, faults)
         kept = trained[label]
-        label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
-        names = [class_name for class_name, any_ in zip(listing.class_names, trained, strict=True) if any_]
-        if len(names) < 2:
-            raise WrongData(f"it has {len(names)} classes that can be used, and training needs two{faults.because}")
+        label, part, row = numbers[label[kept]], part[kept], row[kept]
         prints = fingerprints_of_files([folder / "images.npy"], row)
         for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
             np.save(folder / f"{file}.npy", array)
-        return {"class_names": names, "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)]}
+        return {"class_names": names, "parts": count_parts(part)}
 
     def _shape(
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]

@@ -182,12 +182,9 @@ def _drop_small_classes(
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], tuple[str, ...]]:
     """Without the examples of classes that have too few to train on, which are faults."""
     (column, labels), = targets.items()
-    trained = trainable_classes(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
-    if trained.sum() < 2:
-        raise WrongData(f"it has {trained.sum()} classes that can be used, and training needs two{faults.because}")
+    trained, numbers, names = trainable_classes(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
     sound = sound & trained[labels]
-    renumbered = np.where(sound, (np.cumsum(trained) - 1)[labels], 0)
-    return {column: renumbered}, sound, tuple(word for word, any_ in zip(names, trained, strict=True) if any_)
+    return {column: np.where(sound, numbers[labels], 0)}, sound, names
 
 
 def noun_of(kind: Kind) -> str:

@@ -22,7 +22,15 @@ from velodrome.data.examples import ArrayField, ExampleSet, implied_task
 from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
 from velodrome.data.source import CachedSource, Description, PathFormat, check_disk_space, file_key, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    count_parts,
+    fingerprints_of_files,
+    sizes_of,
+    unused_validation,
+)
 from velodrome.errors import BadRequest
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -242,7 +250,7 @@ class NpzSet(CachedSource):
             "targets": [{"name": column, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
                         for column, array in examples.targets.items()],
             "images": sorted(examples.images), "notes": list(examples.notes),
-            "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+            "parts": count_parts(examples.parts),
         }
 
 

@@ -58,17 +58,11 @@ def list_folders(tree: Tree) -> Listing:
         name for name, group in groupby(sorted(files_of, key=lambda key: key[1]), key=lambda key: key[1])
         if not any(files_of[key] for key in group)
     ]
-    names = [name for name in names if name not in empty]
-    places = {name: place for place, name in enumerate(names)}
-    rows = [(part, places[name], file) for (part, name), files in sorted(files_of.items()) for file in files]
+    rows = [(file, name, part) for (part, name), files in sorted(files_of.items()) for file in files]
     notes = [f"{ignored:,} files whose names are not those of images were ignored"] if ignored else []
     if not parts:
         notes += _maybe_parts(tree)
-    return Listing(
-        tree=tree, files=[file for _, _, file in rows], labels=[label for _, label, _ in rows],
-        parts=[part for part, _, _ in rows], class_names=names, faults=faults.all(), notes=tuple(notes),
-        empty=tuple(empty),
-    )
+    return Listing.of(tree, rows, faults=faults.all(), notes=tuple(notes), empty=tuple(empty))
 
 
 def _parts_of(tree: Tree) -> dict[str, int]:
@@ -142,18 +136,12 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
         rows.append((file, text, part_of_row, line))
     empty = tuple(sorted(labels.keys() - {text for _, text, _, _ in rows}))
     rows = _without_odd_labels(rows, faults)
-    names = sorted({text for _, text, _, _ in rows})
-    if len(names) == len(rows) > 2:
+    if len({text for _, text, _, _ in rows}) == len(rows) > 2:
         raise BadRequest(
             f"{str(path)!r}: every row has a label of its own in column {label!r}; name the column with the class as "
             f"{path.name}?label=COLUMN"
         )
-    places = {name: place for place, name in enumerate(names)}
-    return Listing(
-        tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
-        parts=[part_of_row for _, _, part_of_row, _ in rows], class_names=names, faults=faults.all(), notes=notes,
-        empty=empty,
-    )
+    return Listing.of(tree, [row[:3] for row in rows], faults=faults.all(), notes=notes, empty=empty)
 
 
 def _part_column(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import DataError, Faults, Progress, quiet
+from velodrome.data.base import DataError, Faults, Progress, quiet, summaries
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import Text
 from velodrome.data.fetch import MIRROR, ensure, mirror_folder
@@ -236,14 +236,8 @@ def list_products(label: str) -> Listing:
     for text, size in sorted(sizes.items()):
         if size < FEWEST:
             flaws.add(f"classes with fewer than {FEWEST} pictures", text, f"{size}")
-    names = sorted(text for text, size in sizes.items() if size >= FEWEST)
-    places = {name: number for number, name in enumerate(names)}
-    kept = [(picture, places[text]) for picture, text in rows if text in places]
-    return Listing(
-        tree=images, files=[picture for picture, _ in kept], labels=[mark for _, mark in kept],
-        parts=[TRAIN] * len(kept), class_names=names,
-        notes=tuple(f"{flaw}: {flaw.remedy}" for flaw in flaws.all()),
-    )
+    kept = [(picture, text, TRAIN) for picture, text in rows if sizes[text] >= FEWEST]
+    return Listing.of(images, kept, notes=summaries(flaws.all()))
 
 
 DATA_SETS = (

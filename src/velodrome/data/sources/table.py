@@ -20,9 +20,8 @@ from velodrome.data.own.tables import heads_of, read_table
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
-    TEST,
     TRAIN,
-    VALIDATION,
+    count_parts,
     divide,
     looks_like_parts,
     overlooked_note,
@@ -107,7 +106,7 @@ class TableSet(CachedSource):
         return {
             "task": targets.task, "features": [_about(feature, column) for feature, column in features.items()],
             "targets": [_about(target, column) for target, column in targets.columns.items()], "how": request.how,
-            "parts": [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+            "parts": count_parts(parts),
             "scale_targets": request.scale_targets and targets.task == "regression",
             "notes": notes, "missing": missing,
         }
@@ -165,7 +164,7 @@ def _parts(
     for row in np.flatnonzero(~known).tolist():
         code = int(column.values[row])
         faults.add("rows of an unknown part", table.place(row), column.names[code] if code >= 0 else "none")
-    counts = [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)]
+    counts = count_parts(parts)
     notes.append(
         f"column {request.part!r} divides the rows: {counts[0]:,} train, {counts[1]:,} validation, {counts[2]:,} test"
         + ("" if request.part_named else "; &part= ignores it")
@@ -178,15 +177,11 @@ def _without_small_classes(
 ) -> tuple[Table, NDArray[np.int8], Targets]:
     """Without the rows of classes that have too few to train on, which are faults."""
     (head, column), = targets.columns.items()
-    trained = trainable_classes(column.values.astype(np.int64), parts, column.names, faults, noun="rows")
+    trained, numbers, names = trainable_classes(
+        column.values.astype(np.int64), parts, column.names, faults, noun="rows", of=f"column {shown(head)!r}"
+    )
     kept = np.asarray(trained[column.values])
-    if trained.sum() < 2:
-        raise WrongData(
-            f"column {shown(head)!r} has {trained.sum()} classes that can be used, and training "
-            f"needs two{faults.because}"
-        )
-    codes = (np.cumsum(trained) - 1)[column.values[kept]].astype(np.int32)
-    names = tuple(word for word, any_ in zip(column.names, trained, strict=True) if any_)
+    codes = numbers[column.values[kept]].astype(np.int32)
     return table.rows(kept), parts[kept], Targets(targets.task, {head: Column(codes, names)}, targets.note)
 
 
