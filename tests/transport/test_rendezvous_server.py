@@ -13,8 +13,8 @@ import threading
 
 import pytest
 
-from velodrome.transport.door import enter
 from velodrome.transport.rendezvous_server import PROTOCOL, RendezvousServer
+from velodrome.transport.sockets import enter
 
 #: The server, with a tidying that waits for a byte before it is done.
 SERVER = """
