@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, np, refuse
+from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, naming, np, refuse
 from velodrome.data.examples import Text
 from velodrome.data.source import (
     CachedSource,
@@ -78,8 +78,8 @@ class TextFolder(CachedSource):
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
         lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
-            why = f": {'; '.join(map(str, _faults_of(lost).all()))}" if lost else ""
-            raise WrongData(f"no .txt files there that can be read{why}")
+            with naming(self.name):
+                raise WrongData(f"no .txt files there that can be read{_faults_of(lost).because}")
         return tree, files, lost
 
     def key(self) -> str:
