@@ -149,7 +149,7 @@ class NpzSet(CachedSource):
     @cached_property
     def _parts(self) -> list[ArgumentPart]:
         with naming(self.name), _refusing(self.path):
-            return argument_parts(given_arrays(self.path))
+            return argument_parts(npz_arrays(self.path, is_known))
 
     @cached_property
     def _kind(self) -> Literal["images", "arrays"]:
@@ -261,11 +261,6 @@ def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArra
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
         return {name: NpzArray.of(path, name) for name in names if is_known(name)}
-
-
-def given_arrays(path: Path) -> dict[str, NpzArray]:
-    """The arrays of a data set."""
-    return npz_arrays(path, is_known)
 
 
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
