@@ -56,7 +56,7 @@ class DataError(VelodromeError):
 
 
 class OfDataSet(VelodromeError):
-    """What is wrong with a data set, which `naming` names at the beginning of the message."""
+    """An error about a data set; `naming` puts its name at the beginning of the message."""
 
     data_set = ""
 
@@ -79,7 +79,7 @@ class ReadingFailed(OfDataSet, UserCodeError):
 
 @contextmanager
 def naming(data_set: str) -> Iterator[None]:
-    """Within this context, what is wrong is wrong with that data set."""
+    """Within this context, errors about data begin with the name of that data set."""
     try:
         yield
     except OfDataSet as error:

@@ -65,7 +65,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class PhotoSet(CachedSource):
-    """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
+    """Image files. By default, all are resized to their most common size."""
 
     title: str = "your own data"
     licence: str = "your own"
@@ -223,7 +223,6 @@ class PhotoSet(CachedSource):
         return list(headers), (height, width, channels)
 
     def _form(self, headers: Collection[Header]) -> tuple[int, int, int]:
-        """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has
-        it."""
+        """Height, width and channels of all images: by default the most common size, and colour if any has colour."""
         height, width = self.size or Counter((header.height, header.width) for header in headers).most_common(1)[0][0]
         return height, width, self.channels or max(header.channels for header in headers)

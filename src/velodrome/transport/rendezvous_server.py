@@ -48,7 +48,7 @@ def process_mapping(hosts: Sequence[str]) -> str:
 
 
 class KeyValueSpace:
-    """What the ranks of one job tell one another while MPICH starts, and the answers to their requests."""
+    """The values that the ranks of a job exchange while MPICH starts, and the answers to their requests."""
 
     def __init__(self, job: str, hosts: Sequence[str]) -> None:
         self._values = {"PMI_process_mapping": process_mapping(hosts)}

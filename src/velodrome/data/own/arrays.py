@@ -1,4 +1,4 @@
-"""Arrays as a user gives them, sorted into parts, inputs and targets, before a number of them is read.
+"""Arrays as a user gives them, sorted into parts, inputs and targets; their numbers are not read yet.
 
 `x_train`, `y_train` and so on are arrays or dictionaries of arrays by name; in a file, `x_train.age` is one of several.
 """
@@ -144,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
 
 # -- images that are stored as bytes
 
-#: How many of the labels that are fractions may be wrong, where the others are whole: see `images.arrays`.
+#: From this share of whole numbers on, labels in a float array are classes, and the others are mistakes.
 _MOSTLY = 0.9
 
 

@@ -33,7 +33,7 @@ from velodrome.errors import BadRequest
 
 #: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
-#: Says in bytes what a data set may take instead.
+#: The environment variable that sets that limit in bytes instead.
 MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
 
 

@@ -38,7 +38,7 @@ def write_shards(
     parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
     progress: Progress = quiet,
 ) -> Index:
-    """Write the parts of a data set and their index to a store, where no other process may write meanwhile; the index.
+    """Write the parts of a data set and their index to a store, which no other process may write to; returns the index.
 
     Afterwards no other TFRecord file is there, because readers find a set by the ending of its files, too.
     """
@@ -84,7 +84,7 @@ def _write(
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
-        _refuse_other(store, force)  # where there are no locks, another process may have written a set meanwhile
+        _refuse_other(store, force)  # where there are no locks, another process may have written a set by now
         if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
         for each in staged:
@@ -177,7 +177,7 @@ def _write_part(
     store: Store, part: ExamplePart, names: list[str], staged: list[Staged], encoding: str,
     advance: Callable[[int], None],
 ) -> tuple[ShardFile, ...]:
-    """Deal the examples out over the files, block by block, so that a part larger than memory is read but once."""
+    """Distribute the examples over the files, block by block, so that a part larger than memory is read only once."""
     count = len(names)
     sums: list[Any] = [hashlib.sha256() for _ in names]
     sizes, examples = [0] * count, [0] * count

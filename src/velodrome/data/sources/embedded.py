@@ -1,4 +1,4 @@
-"""Small data that ships with Velodrome, so that no download is needed: handwritten digits, and two tables.
+"""Small data sets that ship with Velodrome and need no download: handwritten digits, and two tables.
 
 Sources and licences are in `digits.md` and `tables.md`, beside the files. A fifth is the test set, and a share of the
 rest the validation set: both seeded, and stratified where the target is a class. Features of tables are standardised

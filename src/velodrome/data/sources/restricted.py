@@ -1,4 +1,4 @@
-"""Data sets that may not be passed on or fetched without an account: the Penn Treebank, and Kaggle's product images.
+"""Data sets that may not be redistributed, or need an account: the Penn Treebank, and Kaggle's product images.
 
 The treebank is the one that Mikolov prepared: 10,000 words, lower case, `N` for numbers, `<unk>` for rare words. It is
 taken from where it is already published. Of Fashion Product Images the user fetches `styles.csv` and `images/<id>.jpg`;
