@@ -20,19 +20,16 @@ from velodrome.data.split import Fingerprints, divide, trainable_classes, with_s
 #: Numbers that are converted at a time.
 _WINDOW = 2 << 20
 _AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
+#: How arrays are read: as labelled images whose pixels are bytes, or as the numbers that they hold.
 Kind = Literal["images", "arrays"]
-#: Takes the rows of an input from front to back.
-Take: TypeAlias = "Callable[[NDArray[Any]], object]"
-#: Begins an input, from its name, shape and type.
-Begin: TypeAlias = "Callable[[str, tuple[int, ...], np.dtype[Any]], Take]"
+#: Stores rows of an input, from front to back: its name, the place of the first of them, and the rows.
+Write: TypeAlias = "Callable[[str, int, NDArray[Any]], object]"
 
 
 @dataclass(frozen=True)
 class ArrayExamples:
     """All examples of all parts, one after the other, and which of them can be used."""
 
-    #: Labelled images whose pixels are bytes, or anything else.
-    kind: Kind
     targets: Mapping[str, NDArray[Any]]
     #: Of the usable examples.
     rows: NDArray[np.int64]
@@ -66,18 +63,17 @@ def _stored_dtype(array: RowArray) -> np.dtype[Any]:
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
-def read(kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, faults: Faults) -> ArrayExamples:
+def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults) -> ArrayExamples:
     """Convert all arrays, and find the examples that can be used."""
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
     images = set()
     for column in parts[0].inputs:
         shape, dtype = form_of(kind, parts, column)
-        take = begin(column, (count, *shape), dtype)
         windows = _pixels(parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
         first = 0
         for window, good in windows:
-            take(np.ascontiguousarray(window).reshape(-1, *shape))
+            write(column, first, np.ascontiguousarray(window).reshape(-1, *shape))
             sound[first : first + len(good)] &= good
             first += len(good)
         if len(shape) == 3 and 1 <= shape[2] <= 4:
@@ -92,7 +88,7 @@ def read(kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, faults: Faults
         raise WrongData(f"it has no examples that can be used{faults.because}")
     fractions = kind == "images" and any(has_fractions(array) for part in parts for array in part.inputs.values())
     return ArrayExamples(
-        kind, targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
+        targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
     )
 
 
@@ -212,7 +208,7 @@ def divide_examples(
     )
     targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)
                                for array in examples.targets.values()])
-    return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(examples.kind),
+    return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(data.kind),
                                [targets[chosen] for chosen in division])
 
 

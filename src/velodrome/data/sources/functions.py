@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,23 +79,16 @@ class FunctionSet(Source):
         self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float
     ) -> ExampleSet:
         """Images whose pixels are bytes, or arrays of any shape."""
-        count, forms = sum(map(len, parts)), [form_of(kind, parts, column) for column in parts[0].inputs]
+        count, forms = sum(map(len, parts)), {column: form_of(kind, parts, column) for column in parts[0].inputs}
         # They are held a second time when they are divided.
-        size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
+        size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
         _check_memory(count, noun_of(kind), size)
-        inputs: dict[str, NDArray[Any]] = {}
+        inputs = {column: np.empty((count, *shape), dtype) for column, (shape, dtype) in forms.items()}
 
-        def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-            inputs[column], filled = np.empty(shape, dtype), 0
+        def write(column: str, first: int, window: NDArray[Any]) -> None:
+            inputs[column][first : first + len(window)] = window
 
-            def take(window: NDArray[Any]) -> None:
-                nonlocal filled
-                inputs[column][filled : filled + len(window)] = window
-                filled += len(window)
-
-            return take
-
-        examples = read(kind, parts, begin, faults)
+        examples = read(kind, parts, write, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
         examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))

@@ -204,7 +204,6 @@ class NpzSet(CachedSource):
         kept = self.decoded()
         about = kept.about
         examples = ArrayExamples(
-            about["kind"],
             {column["name"]: kept.array(f"target{place}") for place, column in enumerate(about["targets"])},
             kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
             frozenset(about["images"]), (),
@@ -223,21 +222,19 @@ class NpzSet(CachedSource):
         files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
         with ExitStack() as stack:
-
-            def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-                out = stack.enter_context(files[names.index(column)].open("wb"))
-                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            outs = {column: stack.enter_context(file.open("wb")) for column, file in zip(names, files, strict=True)}
+            for out, (shape, dtype) in zip(outs.values(), forms, strict=True):
+                descr = np.lib.format.dtype_to_descr(dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
                 np.lib.format.write_array_header_1_0(out, header)
 
-                def take(window: NDArray[Any]) -> None:
-                    nonlocal done
-                    out.write(window.data)
-                    done += window.nbytes
-                    progress(done, total, f"reading {self.name}")
+            def write(column: str, first: int, window: NDArray[Any]) -> None:
+                nonlocal done
+                outs[column].write(window.data)
+                done += window.nbytes
+                progress(done, total, f"reading {self.name}")
 
-                return take
-
-            examples = read(self._kind, self._parts, begin, faults)
+            examples = read(self._kind, self._parts, write, faults)
         for place, array in enumerate(examples.targets.values()):
             np.save(folder / f"target{place}.npy", array)
         for name, array in (("rows", examples.rows), ("parts", examples.parts),
