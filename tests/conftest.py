@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.catalog.transports import mpi_fault
+from velodrome.catalog.exchange import mpi_fault
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000

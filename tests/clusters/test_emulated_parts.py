@@ -16,6 +16,7 @@ from velodrome.clusters.emulated.node import Limits
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.result import Cluster
 from velodrome.judge.conditions import emulation_lines
 
 pytestmark = pytest.mark.unit
@@ -127,19 +128,19 @@ def test_limits_are_written_for_either_generation_of_control_groups(
 
 
 def test_accuracy_is_reported_in_words() -> None:
-    cluster = {
+    cluster: dict[str, object] = {
         "asked": {"bandwidth": 1e8, "latency": 0.0005}, "made_by": {"latency": "user space", "limits": "cgroup v1"},
         "measured": {"bandwidth": 9.5e7, "round_trip": 0.00148, "latency": 0.00074},
         "accuracy": {"bandwidth": 0.95, "latency": 1.48},
     }
-    assert emulation_lines({"launcher": "emulated", "cluster": cluster}) == [
+    assert emulation_lines(Cluster.model_validate(cluster)) == [
         "bandwidth 100 Mbit/s asked for, 95 Mbit/s measured (-5 %)",
         "latency 0.5 ms asked for, by user space, 0.74 ms measured (+48 %); far from what was asked for",
         "CPU and memory are limited by cgroup v1",
     ]
-    assert emulation_lines({"launcher": "local"}) == []
+    assert emulation_lines(None) == emulation_lines(Cluster()) == []
     older = {"asked": {"bandwidth": None}, "measured": {"bandwidth": 4e9, "round_trip": 2e-5}}
-    assert emulation_lines({"launcher": "emulated", "cluster": older})[0] == \
+    assert emulation_lines(Cluster.model_validate(older))[0] == \
         "bandwidth 4 Gbit/s measured, without a limit"
 
 

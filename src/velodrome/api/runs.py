@@ -136,7 +136,7 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
     try:
         mine = read(found.path)
         if mine.status != "finished":
-            raise VelodromeError(f"it is {mine['status']}")
+            raise VelodromeError(f"it is {mine.status}")
     except VelodromeError as error:
         raise BadRequest(
             f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` shows details"

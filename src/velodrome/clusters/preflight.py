@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from velodrome.catalog.exchange import mpi_fault, shared_memory_shortage
 from velodrome.catalog.models import is_own, zoo_model
 from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
-from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
 from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
@@ -70,7 +70,7 @@ def check_here(job: Job) -> None:
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
-    if uses_mpi(strategy) and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
+    if strategy.uses_mpi and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
         raise Unavailable(lack, [lack])
     if job.script is None:
         _check_own_modules(job)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome import files, folders
+from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.machine import available_memory
@@ -51,7 +51,7 @@ def read_description(
     The record never chooses what is imported and called: it is refused unless it is of this model, which the job, or
     whoever loads it, names. Without a name it must be one of the zoo's. `model_args` take the place of those recorded.
     """
-    folders.refuse_special(folder)
+    files.refuse_special(folder)
     about = files.read_json(folder / DESCRIPTION, LARGEST_DESCRIPTION)
     if not isinstance(about, dict) or not isinstance(about.get("model"), str) or about.get("file") not in MODEL_FILES:
         raise ValueError(f"{folder / DESCRIPTION} describes no model")

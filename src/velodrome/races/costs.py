@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
@@ -18,6 +17,7 @@ from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
+from velodrome.job.result import Result
 from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.machine import cores
@@ -39,7 +39,7 @@ class Costs:
 
     warm: bool = True
     #: Runs that finished, with their jobs.
-    runs: Sequence[tuple[Job, Mapping[str, Any]]] = ()
+    runs: Sequence[tuple[Job, Result]] = ()
     #: Seconds of training.
     measured: tuple[Known, ...] = ()
     #: Trials of scripts.

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from velodrome import files, folders
+from velodrome import files
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.clusters import environments
 from velodrome.clusters.registry import refuse_living
@@ -134,7 +134,7 @@ class RaceFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            folders.refuse_special_files(self.path)
+            files.refuse_special_files(self.path)
         except OSError as error:
             raise BadRequest(f"--name {self.path.name!r}: {error.filename}: {error.strerror}") from None
         lock = files.FileLock(self.path / LOCK)

@@ -237,7 +237,7 @@ def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[
     if not found.left_out:
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
                 f"{duration(found.whole)}), as many as a verdict needs"] if count > 1 else []
-    configurations = {key: Configuration.of({"job": job.model_dump()}) for key, job in (
+    configurations = {key: Configuration.of_job(job) for key, job in (
         (entry.configuration, entry.job) for entry in planned.entries)}
     names = names_of(list(configurations.values()))
     out = in_list([names[configurations[key].key] for key in reversed(found.left_out)])

@@ -160,8 +160,7 @@ class RaceRuns:
 
     def _notice_change(self, entry: Entry, event: DataEvent) -> None:
         """Say at once if the data are not those of earlier runs."""
-        mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
-        changed = change_note(self.results.values(), mine)
+        changed = change_note(self.results.values(), entry.job, event)
         if changed and changed not in self._changes:
             self._changes.add(changed)
             self._observer.note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "

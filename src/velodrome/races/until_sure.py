@@ -44,7 +44,7 @@ class UntilSure:
         for entry in entries:
             self._blocks.setdefault(entry.repetition, []).append(entry)
             self._of.setdefault(entry.configuration, []).append(entry)
-        jobs = {key: Configuration.of({"job": held[0].job.model_dump()}) for key, held in self._of.items()}
+        jobs = {key: Configuration.of_job(held[0].job) for key, held in self._of.items()}
         names = names_of(list(jobs.values()))
         self._names = {key: names[job.key] for key, job in jobs.items()}
         self._tasks = {key: job.task for key, job in jobs.items()}

@@ -106,7 +106,7 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
         try:
             result = _result(folder, job, fields)
         except _UnreadableError as error:
-            task = Configuration.of({"job": fields}).task
+            task = Configuration.of_job(job).task
             failures.append(Failure(folder.name, "unreadable", str(error), task))
             continue
         results.append(result)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
+from velodrome.job.result import Result
 
 Process = tuple[str, int]
 
@@ -38,6 +38,8 @@ class Samples:
     cpu_percent: list[float] = field(default_factory=list)
     memory_bytes: list[float] = field(default_factory=list)
     network_rate: list[float] = field(default_factory=list)
+    #: What the host received, within itself included.
+    inbound_rate: list[float] = field(default_factory=list)
     loopback_rate: list[float] = field(default_factory=list)
 
 
@@ -54,15 +56,19 @@ def name_of(process: Process) -> str:
     return f"{process[0]} {process[1]}"
 
 
-def run_series(result: Mapping[str, Any], events: Iterable[EventBase]) -> RunSeries:
-    """Return the spans and samples of a run, by the controller's clock."""
-    hosts = {(node["role"], node["rank"]): node.get("host", "") for node in result["nodes"]}
+def hosts_of(result: Result) -> dict[Process, str]:
+    """The processes of a run and their hosts."""
+    return {(node.role, node.rank): node.host for node in result.nodes}
+
+
+def run_series(began: float, hosts: Mapping[Process, str], events: Iterable[EventBase]) -> RunSeries:
+    """Return the spans and samples of a run by the controller's clock, for each process of `hosts`."""
     spans: dict[Process, list[Span]] = {process: [] for process in hosts}
     samples = {process: Samples(host) for process, host in hosts.items()}
     opened: dict[tuple[Process, str], float] = {}
     #: How far the controller's clock is ahead of the one of a process's host.
     offsets: dict[Process, float] = {}
-    began, latest = float(result["started"]), 0.0
+    latest = 0.0
     faults: dict[str, FaultSpan] = {}
     for event in events:
         if isinstance(event, FaultEvent):
@@ -105,6 +111,7 @@ def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None
     samples.memory_bytes.append(event.memory_bytes)
     samples.network_rate.append((event.network.inbound + event.network.out) / gap)
     samples.loopback_rate.append(event.network.loopback / gap)
+    samples.inbound_rate.append((event.network.inbound + event.network.loopback) / gap)
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
@@ -149,7 +156,7 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate"):
+        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
             if name.endswith("rate") and not first_of_host:
                 continue
             for second, value in zip(samples.seconds, getattr(samples, name), strict=True):

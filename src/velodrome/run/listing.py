@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.folders import walk
+from velodrome.files import walk
 from velodrome.job.job import Target
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations

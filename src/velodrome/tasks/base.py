@@ -293,11 +293,9 @@ class Task(ABC):
         """What a person should know of the schedule, as sentences."""
         return []
 
-    def examples_per_row(self, job: Job | Mapping[str, Any]) -> int:
+    def examples_per_row(self, job: Job) -> int:
         """Examples that one row of a batch counts for."""
-        if self.row_field is None:
-            return 1
-        return int(job.get(self.row_field, 1) if isinstance(job, Mapping) else getattr(job, self.row_field))
+        return 1 if self.row_field is None else int(getattr(job, self.row_field))
 
     def examples_per_step(self, job: Job) -> int:
         """Examples behind one update of the weights."""

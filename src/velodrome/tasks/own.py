@@ -7,12 +7,13 @@ The controller never imports it: there a task knows what events and results say 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
+from velodrome.events.fields import MetricDefinition
 from velodrome.job.job import Job, Target
 from velodrome.tasks.base import LOSS, Counts, Metric, finite, mean_loss
 from velodrome.tasks.examples import ExampleTask
@@ -185,16 +186,9 @@ class OwnTask(ExampleTask):
         return next(iter(numbers.values()), 1) if len(numbers) <= 1 else numbers
 
 
-def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics that a result defines; those that cannot be read are left out."""
-    metrics = []
-    for definition in definitions:
-        if isinstance(definition.get("name"), str) and definition.get("better") in ("more", "less"):
-            metrics.append(Metric(
-                definition["name"], definition["better"], str(definition.get("form", ".4g")),
-                float(definition.get("margin") or 0.0), bool(definition.get("relative_margin")),
-            ))
-    return metrics
+def metrics_of(definitions: Iterable[MetricDefinition]) -> list[Metric]:
+    """The metrics that a result defines."""
+    return [Metric(each.name, each.better, each.form, each.margin, each.relative_margin) for each in definitions]
 
 
 def _metric(name: str, better: str) -> Metric:

@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from velodrome.catalog.base import Engine
+from velodrome.catalog.base import SCRIPT_LABEL, Engine
 from velodrome.catalog.models import UNROLL, is_own, task_of_model, text_models, zoo_model
 from velodrome.catalog.registry import strategy_of
-from velodrome.catalog.script import LABEL
 from velodrome.data import catalogue
 from velodrome.data.examples import Text
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError, which_name
+from velodrome.events.fields import MetricDefinition
+from velodrome.events.result import RunResult, TestScore
 from velodrome.figures import less_is_better
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step, replicas_of
@@ -117,7 +118,7 @@ def check_rows(job: Job, words: int) -> None:
 class Script(Task):
     """Takes figures as they were reported."""
 
-    name = LABEL
+    name = SCRIPT_LABEL
     #: Those that most scripts report; others are kept by the names that the script gives them.
     metrics: tuple[Metric, ...] = Classification.metrics
 
@@ -138,10 +139,10 @@ class Script(Task):
                      for name in names)
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> Script:
+    def of(cls, test: TestScore | None) -> Script:
         """The task of a result, in which the first figure of its test decides: accuracy, if that was reported."""
         script = cls()
-        script.metrics = script.metrics_of(result.get("test") or {}) or cls.metrics
+        script.metrics = script.metrics_of(test.as_json() if test is not None else {}) or cls.metrics
         return script
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
@@ -220,17 +221,25 @@ def task_of(job: Job) -> Task:
     return task(job.task or task_of_model(job.model))
 
 
-def task_of_result(result: Mapping[str, Any]) -> Task:
+def task_of_result(result: RunResult) -> Task:
     """The task of a stored result. Those of earlier versions do not name it."""
-    if (name := result.get("task")) == Script.name:
-        return Script.of(result)
+    return recorded_task(result.task, result.model, result.test, result.metrics or ())
+
+
+def recorded_task(
+    name: str | None, model: str = "", test: TestScore | None = None, metrics: Sequence[MetricDefinition] = ()
+) -> Task:
+    """The task of this name, if it was recorded, with the metrics that were recorded of one of the user's own; else
+    that of the model, if this version has it."""
+    if name == Script.name:
+        return Script.of(test)
     if name in _TASKS:
-        return _TASKS[str(name)]
-    if isinstance(name, str) and is_own(name):
-        return OwnTask(name, metrics_of(result.get("metrics") or ()))
-    with suppress(BadRequest):  # a model that this version does not have
-        return task(task_of_model(str(result.get("model", ""))))
-    return task(LanguageModel.name if "perplexity" in (result.get("test") or {}) else Classification.name)
+        return _TASKS[name]
+    if name is not None and is_own(name):
+        return OwnTask(name, metrics_of(metrics))
+    with suppress(BadRequest):
+        return task(task_of_model(model))
+    return task(LanguageModel.name if test and "perplexity" in test.model_fields_set else Classification.name)
 
 
 def deciding_metrics() -> list[Metric]:

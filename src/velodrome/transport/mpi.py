@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from velodrome.catalog import segments
-from velodrome.catalog.transports import shared_memory_shortage
+from velodrome.catalog.exchange import shared_memory_shortage
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.printable import bytes_text
 from velodrome.transport.base import Ranks, Transport

@@ -28,7 +28,7 @@ from velodrome.job.result import Result
 from velodrome.judge.configuration import label_of
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of, task_of_result
+from velodrome.tasks.registry import recorded_task, task_of, task_of_result
 from velodrome.web.thinned import Points, Thinned, read_thinned
 
 #: Epochs of a curve; a screen has no more pixels.
@@ -108,7 +108,7 @@ class LiveRun:
         try:
             return task_of(job)
         except BadRequest:
-            return task_of_result({"model": job.model})
+            return recorded_task(None, job.model)
 
     def poll(self) -> bool:
         """Read what is new."""
@@ -253,7 +253,7 @@ class LiveRun:
             self.pace.add(round(event.controller_time - (self.began or 0.0), 1), round(rate, 1))
 
     def _add_epoch(self, event: EpochEvent) -> None:
-        task = self.task or task_of_result({})
+        task = self.task or recorded_task(None)
         last = self.curve[-1] if self.curve else {}
         while self.curve and (self.curve[-1]["epoch"] or 0) >= event.epoch:  # a run that was resumed repeats them
             self.curve.pop()

@@ -161,9 +161,10 @@ async def report(request: Request) -> Response:
 def _report(found: Found) -> str:
     from velodrome.reporting.document import make_pictures, make_report
     from velodrome.reporting.write import to_html
+    from velodrome.studies.report import with_study
 
     record = load_race(found.path.parent, found.name)
-    made = make_report(record)
+    made = with_study(make_report(record))
     return to_html(made, make_pictures(made))
 
 

@@ -22,7 +22,7 @@ from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.printable import shown
-from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
+from velodrome.reporting.series import FaultSpan, Process, Span, hosts_of, merged, name_of, run_series
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun
 from velodrome.web.thinned import Thinned, read_thinned
@@ -54,8 +54,7 @@ def _view(path: Path) -> dict[str, Any]:
     result = live.result
     began = (result.started if result else live.began) or 0.0
     history = result.as_json()["history"] if result else []
-    nodes = [node.as_json() for node in result.nodes] if result and result.nodes else _nodes(thinned)
-    series = run_series({"nodes": nodes, "started": began}, thinned.events)
+    series = run_series(began, (hosts_of(result) if result else {}) or _hosts(thinned), thinned.events)
     state = live.as_json()
     return {
         "status": live.status, "events": thinned.total, "every": thinned.step, "metric": state["metric"],
@@ -71,10 +70,10 @@ def _view(path: Path) -> dict[str, Any]:
     }
 
 
-def _nodes(thinned: Thinned) -> list[dict[str, Any]]:
-    """The processes of a run without a result, from their first events."""
-    found = {(event.role, event.rank): event.host for event in thinned.events if isinstance(event, HelloEvent)}
-    return [{"role": role, "rank": rank, "host": host} for (role, rank), host in found.items()]
+def _hosts(thinned: Thinned) -> dict[Process, str]:
+    """The processes of a run without a result and their hosts, from their first events."""
+    return {(event.role, event.rank): event.host for event in thinned.events
+            if isinstance(event, HelloEvent) and event.role is not None and event.rank is not None}
 
 
 def _fewer(spans: list[Span]) -> list[Span]:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
+from typing import Any
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
@@ -169,7 +170,7 @@ def read_record(home: Path) -> dict[str, str] | None:
     return record if isinstance(record, dict) else None
 
 
-def parse_record(text: str) -> dict[str, str] | None:
+def parse_record(text: str) -> dict[str, Any] | None:
     """The record that another host sent; None if it is none."""
     try:
         record = json.loads(text)
@@ -237,7 +238,7 @@ def _imported(node: ast.AST) -> list[str]:
 DISTRIBUTION = "velodrome-worker"
 #: The packages and modules of `velodrome` that a training process may import: the layers up to `engines`.
 TRAINING_SIDE = (
-    "callbacks", "data", "engines", "errors", "events", "figures", "files", "folders", "machine", "models", "catalog",
+    "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "catalog",
     "printable", "job", "tasks", "training", "transport", "variables",
 )
 #: What the training side imports besides frameworks: packages, each with its module. The versions are those that the
