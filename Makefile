@@ -10,7 +10,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test samples test-all coverage lint servers engines slurm wheelhouse docs clean
+.PHONY: setup demo test durations samples test-all coverage lint servers engines slurm wheelhouse docs clean
 
 setup: $(READY)
 
@@ -45,6 +45,10 @@ servers: $(READY)
 
 test: lint servers
 	$(PYTEST) -m "not slow and not samples"
+
+# The same, and stores how long each group of tests took: the longest start first.
+durations: servers
+	$(PYTEST) -m "not slow and not samples" --store-durations
 
 # The samples of every page of the documentation; those of the README are part of `make test`.
 samples: servers

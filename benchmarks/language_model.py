@@ -28,8 +28,7 @@ from ngrams import baselines
 
 from velodrome.clusters.yaml_files import read_yaml
 from velodrome.data import catalogue
-from velodrome.job.job import Job
-from velodrome.job.read import make_job
+from velodrome.job.job import Job, make_job
 from velodrome.job.resolve import resolve
 
 #: Published for `lstm-small`: about 115; what this benchmark has to reach.

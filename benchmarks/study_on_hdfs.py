@@ -40,7 +40,7 @@ def main() -> int:
         with server.storage_host(scratch) as host, server.hdfs(scratch / "hdfs", 3, host, (PORT, WEB_PORT)) as cluster:
             for dataset in DATA:
                 to = f"{cluster.hdfs}/data/{dataset}"
-                subprocess.run([VELODROME, "data", "shard", dataset, "--shards", "18", "--to", to], check=True)
+                subprocess.run([VELODROME, "data", "shard", dataset, "--shards", "1", "--to", to], check=True)
             words = ["study", "run", "kouskouras-2022", "--scale", options.scale, "--on", options.on, "--data-url",
                      f"{cluster.hdfs}/data", "--runs", str(options.runs)]
             return subprocess.run([VELODROME, *words], check=False).returncode

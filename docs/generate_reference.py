@@ -235,7 +235,9 @@ def names_page() -> str:
     letters = [[f"`{short}`", engine, f"`{strategy}`"] for (engine, strategy), short in abbreviations().items()]
     parts = [
         ["strategy and test group", "`MWM001`", "letters of the table below, and a number of at least three digits "
-         "that distinguishes runs which would have the same name otherwise: repetitions count it up"],
+         "that distinguishes runs which would have the same name otherwise: repetitions count it up. With a test "
+         "group, the number within the group has two digits: `MWM201` is run 1 of group 2 (`test_group` of a race "
+         "file, `--test-group` of a study)"],
         ["data size", "`33000d`", "examples to train on; words of a text; 0 if not known before it is loaded"],
         ["label", "`artType`", "what is classified: the variant of a data set, or its name (`fashionMnist`)"],
         ["instances", "`2i`", "processes of the job: workers, servers and a chief"],

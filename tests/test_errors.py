@@ -8,9 +8,8 @@ from velodrome.catalog.models import zoo_model
 from velodrome.catalog.registry import engine, strategy_of
 from velodrome.data.catalogue import data_set
 from velodrome.errors import BadRequest, similar_names, which_name
-from velodrome.job.job import Job
+from velodrome.job.job import Job, make_job
 from velodrome.job.race import parse_race, parse_vary
-from velodrome.job.read import make_job
 
 
 @pytest.mark.parametrize(("ask", "sentence"), [

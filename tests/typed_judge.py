@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from synthetic_races import typed
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge import compare as comparison
 from velodrome.judge import judge as judging
 from velodrome.judge.compare import Row

@@ -1,4 +1,9 @@
-"""What can go wrong, as sentences to a person. Each kind carries the exit code of the command."""
+"""What can go wrong, as sentences to a person; each kind carries the exit code of the command.
+
+Text from outside (names of files, classes and runs, words of a text, messages of other programs) is made fit to print
+here, too: a terminal acts on control characters and a page on invisible ones, so they are escaped, and nothing prints
+megabytes.
+"""
 
 from __future__ import annotations
 
@@ -165,3 +170,40 @@ def raised(error: BaseException) -> str:
 def if_full(error: OSError, what_to_do: str = "free some space there, then resume") -> str:
     """The end of a sentence that says what to do about a full disk; empty for another error."""
     return f"; {what_to_do}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+
+
+#: Characters of a name or a reason within a sentence.
+LONGEST = 120
+#: Characters of a line. No path of the operating system is longer, so none is ever cut.
+LONGEST_LINE = 5_000
+
+
+def shown(text: object, longest: int = LONGEST) -> str:
+    """A name or a reason as part of a line: line breaks are escaped, too."""
+    return _escaped(_shortened(str(text), longest), "")
+
+
+def printable(text: object, longest: int | None = LONGEST_LINE) -> str:
+    """Text of several lines, with its tabs; a line that is longer than that is shortened."""
+    whole = str(text)
+    if longest is not None and len(whole) > longest:
+        whole = "\n".join(_shortened(line, longest) for line in whole.split("\n"))
+    return _escaped(whole, "\n\t")
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in the unit that suits it: `812 bytes`, `3.4 MiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def _escaped(text: str, kept: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)

@@ -100,7 +100,7 @@ def test_checking_a_job_imports_no_framework() -> None:
     """A controller that imports one takes seconds for every command, and may hold another version of it."""
     program = (
         "import sys; from velodrome.clusters import preflight; from velodrome.job.resolve import resolve\n"
-        "from velodrome.job.read import make_job\n"
+        "from velodrome.job.job import make_job\n"
         "preflight.check_job(resolve(make_job({'engine': sys.argv[1]})))\n"
         "print([name for name in ('torch', 'tensorflow', 'keras', 'jax', 'mxnet') if name in sys.modules])"
     )

@@ -70,8 +70,8 @@ def test_emulated_hosts_are_measured(velodrome: Any) -> None:
 def test_other_programs_and_what_they_do_to_races_are_a_warning(
     velodrome: Any, monkeypatch: pytest.MonkeyPatch, used: float | None, said: bool
 ) -> None:
-    monkeypatch.setattr("velodrome.api.engines.cores_of_others", lambda seconds: used)
-    monkeypatch.setattr("velodrome.api.engines.cores", lambda: 2)
+    monkeypatch.setattr("velodrome.api.clusters.cores_of_others", lambda seconds: used)
+    monkeypatch.setattr("velodrome.api.clusters.cores", lambda: 2)
     done = velodrome("doctor", "--on", "local", "--engine", "torch", "--strategy", "single")
     assert done.code == 0, done.text
     assert ("warning: other programs use 0.7 of 2 cores: races take longer" in done.out) == said

@@ -12,7 +12,7 @@ from synthetic_races import beside, repeated
 from typed_judge import judge
 from velodrome.api.race import FinishedRace
 from velodrome.cli.race_output import _caveats, show_race
-from velodrome.job.quantities import seconds_of
+from velodrome.job.values import seconds_of
 from velodrome.judge.advice import Commands
 
 pytestmark = pytest.mark.unit

@@ -23,7 +23,9 @@ from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("help_examples")]
+pytestmark = [
+    pytest.mark.integration, pytest.mark.xdist_group("help_examples"), pytest.mark.usefixtures("warm_module"),
+]
 FIRST = ["--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", "1"]
 
 
@@ -59,7 +61,7 @@ class _Started(VelodromeError):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, warm_module: None) -> Path:
     """A folder with the files, runs and races that the examples name."""
     from velodrome.cli.main import main
 
@@ -114,23 +116,37 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "    return nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, classes))\n"
         )
         command("examples", "copy", "examples")
+        command("study", "new", "my-study.yaml")
+        mirror = folder / "data" / "mirror"
+        patch.setenv("VELODROME_CACHE", str(folder / "cache"))
+        patch.setenv("VELODROME_DATA_MIRROR", str(mirror))
+        for name in ("mnist", "fashion-mnist"):
+            made = tiny_idx.data_set(name=name, examples=400, side=28, classes=10)
+            patch.setitem(catalogue._ours().data_sets, name, made)
+            tiny_idx.write_mirror(mirror, made)
+            catalogue.prepare(name)
     return folder
+
+
+#: Folders of many files that no example changes: copies of the prepared folder have links to them.
+PICTURES = ("photos", "data/photos", "data/products")
 
 
 @pytest.fixture
 def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the prepared folder, as the current one; 400 images of noise stand for MNIST and Fashion-MNIST."""
     folder = tmp_path / "here"
-    shutil.copytree(prepared, folder, symlinks=True)
-    known = catalogue._ours().data_sets
-    mirror = folder / "data" / "mirror"
-    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(mirror))
-    monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "cache"))
+    linked = {prepared / name for name in PICTURES}
+    shutil.copytree(prepared, folder, symlinks=True, ignore=lambda directory, names: [
+        name for name in names if Path(directory, name) in linked
+    ])
+    for name in PICTURES:
+        (folder / name).symlink_to(prepared / name)
+    monkeypatch.setenv("VELODROME_DATA_MIRROR", str(folder / "data" / "mirror"))
+    monkeypatch.setenv("VELODROME_CACHE", str(folder / "cache"))
     for name in ("mnist", "fashion-mnist"):
         made = tiny_idx.data_set(name=name, examples=400, side=28, classes=10)
-        monkeypatch.setitem(known, name, made)
-        tiny_idx.write_mirror(mirror, made)
-        catalogue.prepare(name)
+        monkeypatch.setitem(catalogue._ours().data_sets, name, made)
     monkeypatch.chdir(folder)
     return folder
 
@@ -152,10 +168,12 @@ def test_an_example_of_a_help_text_is_valid(
         words.append("--dry-run")
     if "--name" in words:
         shutil.rmtree(place / "runs" / words[words.index("--name") + 1], ignore_errors=True)
+    if example.startswith("velodrome study new"):
+        (place / words[-1]).unlink()
     if example.startswith("velodrome runs rm") and "--yes" not in words:
         words.append("--yes")  # in place of the answer on a terminal
     if example.startswith(STARTS):
-        monkeypatch.setattr(LocalLauncher, "_start_one", _refuse_to_start)
+        monkeypatch.setattr(LocalLauncher, "start_process", _refuse_to_start)
     done = velodrome(*words)
     if example.startswith(STARTS):
         assert "as far as the start" in done.text

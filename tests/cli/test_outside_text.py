@@ -15,8 +15,8 @@ from rich.text import Text
 
 from synthetic_races import repeated, result, write_race
 from velodrome.cli.output import SafeConsole
+from velodrome.errors import LONGEST_LINE, bytes_text, printable, shown
 from velodrome.job.job import Job
-from velodrome.printable import LONGEST_LINE, bytes_text, printable, shown
 from velodrome.run.store import Store
 
 #: Sets the window's title, clears the screen, moves the cursor, turns the direction of writing; and markup of rich.

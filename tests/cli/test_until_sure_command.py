@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.races.calibration import rates
+from velodrome.races.hosts import rates
 
 
 @pytest.mark.integration

@@ -14,10 +14,11 @@ from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Process
 from velodrome.clusters.registry import living, open_attached
+from velodrome.clusters.remote.allocated import AllocatedGroup, StillQueued
 from velodrome.clusters.remote.group import RemoteGroup
 from velodrome.clusters.slurm import SlurmOptions, commands
-from velodrome.clusters.slurm.job import SlurmJob, StillQueued, read_record
-from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup, SlurmLauncher
+from velodrome.clusters.slurm.job import SlurmJob, read_record
+from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmLauncher
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.race import Entry
 from velodrome.races.folder import RaceFolder
@@ -246,7 +247,10 @@ def test_a_lost_host_is_reported_together_with_a_silent_slurmctld(
 ) -> None:
     process = Process(Member("worker", 0, "n1", 20000, 0), 0, 1, {})
 
-    class Silent:
+    class Silent(SlurmJob):
+        def __init__(self) -> None:
+            """No job was submitted."""
+
         nodes: ClassVar[list[str]] = ["n1"]
         state = commands.JobState("RUNNING")
         unanswered = "slurmctld has not answered for 121 s (connect failure)"
@@ -256,7 +260,7 @@ def test_a_lost_host_is_reported_together_with_a_silent_slurmctld(
 
     lost = Exit(None, None, "was lost: host 'n1' has not answered for 120 s")
     monkeypatch.setattr(RemoteGroup, "wait", lambda self, seconds, deliver: self._exits.setdefault(process, lost))
-    group = SlurmGroup("token", tmp_path, {}, job=Silent())  # type: ignore[arg-type]
+    group = AllocatedGroup("token", tmp_path, {}, job=Silent())  # type: ignore[arg-type]
     group.add(process)
     for _ in range(2):
         group.wait(0.1, lambda process, line: None)

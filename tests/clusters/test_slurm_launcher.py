@@ -14,11 +14,13 @@ from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import AllocationEnded, Exit
 from velodrome.clusters.plan import Placement, Process
 from velodrome.clusters.registry import target_of
+from velodrome.clusters.remote.allocated import AllocatedGroup
 from velodrome.clusters.remote.channels import FileChannel
 from velodrome.clusters.remote.group import RemoteGroup
 from velodrome.clusters.slurm import SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
-from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup
+from velodrome.clusters.slurm.job import SlurmJob
+from velodrome.clusters.slurm.launcher import AttachedLauncher
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
@@ -196,7 +198,10 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
     members = [Member("worker", rank, f"n{rank + 1}", 20000 + rank, 0) for rank in range(2)]
     processes = [Process(member, 0, 1, {}) for member in members]
 
-    class Job:
+    class Job(SlurmJob):
+        def __init__(self) -> None:
+            """No job was submitted."""
+
         nodes: ClassVar[list[str]] = ["n1", "n2"]
         state = commands.JobState(ending)
         unanswered = None
@@ -204,12 +209,12 @@ def test_when_a_node_fails_its_processes_are_the_cause_and_those_of_other_nodes_
         def raise_if_interrupted(self, *, now: bool) -> None:
             assert now
 
-    def lose_all(self: SlurmGroup, seconds: float, deliver: object) -> None:
+    def lose_all(self: AllocatedGroup, seconds: float, deliver: object) -> None:
         for process in processes[: 1 if not self._exits else 2]:  # the link to the node that lives may end first
             self._exits.setdefault(process, Exit(None, None, f"was lost: host {process.host!r} is released"))
 
     monkeypatch.setattr(RemoteGroup, "wait", lose_all)
-    group = SlurmGroup("token", tmp_path, {}, job=Job())  # type: ignore[arg-type]
+    group = AllocatedGroup("token", tmp_path, {}, job=Job())  # type: ignore[arg-type]
     for process in processes:
         group.add(process)
     group.wait(0.1, lambda process, line: None)
@@ -227,7 +232,10 @@ def test_ends_of_processes_wait_until_slurm_has_said_why_it_ends_the_job(
     monkeypatch.setattr(commands, "silent_nodes", lambda nodes: set())
     process = Process(Member("worker", 0, "n1", 20000, 0), 0, 1, {})
 
-    class Job:
+    class Job(SlurmJob):
+        def __init__(self) -> None:
+            """No job was submitted."""
+
         nodes: ClassVar[list[str]] = ["n1"]
         state = commands.JobState("COMPLETING")
         unanswered = None
@@ -240,7 +248,7 @@ def test_ends_of_processes_wait_until_slurm_has_said_why_it_ends_the_job(
         RemoteGroup, "wait", lambda self, seconds, deliver: self._exits.setdefault(process, Exit.from_returncode(-15))
     )
     job = Job()
-    group = SlurmGroup("token", tmp_path, {}, job=job)  # type: ignore[arg-type]
+    group = AllocatedGroup("token", tmp_path, {}, job=job)  # type: ignore[arg-type]
     group.add(process)
     group.wait(0.1, lambda process, line: None)
     assert group.exit_of(process) is None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.api.engines import doctor
+from velodrome.api.clusters import doctor
 from velodrome.clusters.remote import channels
 from velodrome.clusters.remote.agent.streams import GREETING
 from velodrome.clusters.ssh import SshOptions

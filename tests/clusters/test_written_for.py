@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.clusters.environments import default_engine
 from velodrome.clusters.preflight import complete
-from velodrome.job.read import make_job
+from velodrome.job.job import make_job
 
 pytestmark = pytest.mark.unit
 

@@ -61,6 +61,21 @@ if dist.get_rank() == 0:
     print("epoch 1 valid_loss 0.25 top1 0.91")
 dist.destroy_process_group()
 """
+#: The same without a framework, whose import would take longer than all that it does.
+PLAIN_SCRIPT = """
+import argparse, os, time
+import velodrome
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=64)
+options = parser.parse_args()
+velodrome.log(step=0)
+for step in range(40):
+    time.sleep(0.002 * options.batch)
+    velodrome.log(step=step + 1, examples=options.batch, epoch=1)
+if os.environ["RANK"] == "0":
+    print("epoch 1 valid_loss 0.25 top1 0.91")
+"""
 MODELS = """
 def build(input_shape, classes):
     import keras
@@ -122,6 +137,7 @@ def answer(done: Any) -> list[str]:
 
 
 def test_a_script_of_ones_own_ends_in_a_decision(velodrome, here: Path, runs: Path, beside_load: None) -> None:
+    (here / "train.py").write_text(PLAIN_SCRIPT)
     job = ("race", "--script", "train.py", "--vary", "workers=1,4", "--runs", runs)
     asked = velodrome(*job, "--dry-run")
     assert asked.code == 0, asked.text

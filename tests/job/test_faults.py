@@ -6,10 +6,9 @@ import pytest
 
 from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.errors import BadRequest
-from velodrome.job.faults import Fault, parse_fault
-from velodrome.job.job import Job
-from velodrome.job.read import make_job
+from velodrome.job.job import Job, make_job
 from velodrome.job.resolve import resolve
+from velodrome.job.values import Fault, parse_fault
 
 pytestmark = pytest.mark.unit
 

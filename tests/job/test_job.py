@@ -6,9 +6,9 @@ import pytest
 
 from velodrome.clusters.yaml_files import parse_yaml, read_yaml
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
-from velodrome.job.read import make_job
+from velodrome.job.job import Job, make_job
 from velodrome.job.resolve import batch_of_step, replicas_of, resolve
+from velodrome.job.values import Target
 
 pytestmark = pytest.mark.unit
 

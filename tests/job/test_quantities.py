@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from velodrome.errors import BadRequest
-from velodrome.job.quantities import seconds_of, share_of
 from velodrome.job.race import parse_race
+from velodrome.job.values import seconds_of, share_of
 
 
 @pytest.mark.parametrize(("text", "seconds"), [

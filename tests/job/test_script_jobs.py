@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job
+from velodrome.job.job import Job, make_job
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_vary
-from velodrome.job.read import make_job
 from velodrome.job.resolve import resolve
 from velodrome.job.script import batch_note, differences, lengths, words_of
 

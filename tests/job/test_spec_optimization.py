@@ -7,8 +7,7 @@ import pytest
 from velodrome.catalog.registry import strategy_of
 from velodrome.errors import BadRequest
 from velodrome.job.check_optimization import left_out
-from velodrome.job.job import Job
-from velodrome.job.read import make_job
+from velodrome.job.job import Job, make_job
 from velodrome.job.resolve import resolve
 
 pytestmark = pytest.mark.unit

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from velodrome.job.job import Job
-from velodrome.job.quantities import seconds_of
 from velodrome.job.resolve import resolve
+from velodrome.job.values import seconds_of
 from velodrome.judge.budget import Contender, afford, contenders, cut_short
 from velodrome.judge.phrases import as_option
 

@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
 from typed_judge import compare
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.judge.attempts import (
     Attempts,
     contest_of_attempts,

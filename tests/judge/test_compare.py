@@ -15,7 +15,7 @@ from synthetic_races import EXAMPLES, beside, repeated, result
 from typed_judge import as_result, compare, judge
 from velodrome.cli.output import SafeConsole
 from velodrome.cli.race_output import print_comparison
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.judge.columns import best_of, bests_of
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied

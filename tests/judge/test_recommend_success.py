@@ -8,7 +8,7 @@ import pytest
 
 from synthetic_races import EXAMPLES, repeated, result
 from typed_judge import compare
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.judge.criteria import Criteria, Price
 from velodrome.judge.objective import ask
 from velodrome.judge.verdict import Recommendation

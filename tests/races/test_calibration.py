@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from velodrome.judge.plausibility import drift_note
-from velodrome.races import calibration
-from velodrome.races.calibration import FILE, RUNS_BETWEEN, Calibration, measured_rate, rates
+from velodrome.races import hosts
+from velodrome.races.hosts import FILE, RUNS_BETWEEN, Calibration, measured_rate, rates
 
 
 def test_it_measures_before_a_block_and_every_few_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = iter([100.0, 90.0, 80.0])
-    monkeypatch.setattr(calibration, "measured_rate", lambda: next(speeds))
-    monkeypatch.setattr(calibration, "SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(hosts, "measured_rate", lambda: next(speeds))
+    monkeypatch.setattr(hosts, "SECONDS_BETWEEN", 0.0)
     made = Calibration(tmp_path)
     made.before_block()
     for _ in range(RUNS_BETWEEN + 1):
@@ -25,7 +25,7 @@ def test_it_measures_before_a_block_and_every_few_runs(tmp_path: Path, monkeypat
 
 
 def test_short_jobs_are_not_held_up_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "measured_rate", lambda: 100.0)
+    monkeypatch.setattr(hosts, "measured_rate", lambda: 100.0)
     made = Calibration(tmp_path)
     for _ in range(20):
         made.before_block()

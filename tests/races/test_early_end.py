@@ -16,10 +16,11 @@ from racing import here
 from synthetic_races import result, typed
 from typed_judge import compare
 from velodrome.events.lines import make_event
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.attempts import limits
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of

@@ -6,7 +6,7 @@ import pytest
 
 from synthetic_races import repeated, result
 from typed_judge import compare
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.reporting.tables import Cell, Table, results_table
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,9 @@ import pytest
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Plan, Process, make_plan
 from velodrome.events.lines import make_event
-from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.job.values import Fault
 from velodrome.run.state import RunState
 from velodrome.run.supervisor import FaultSchedule
 from velodrome.tasks.registry import task_of

@@ -19,7 +19,8 @@ from velodrome.data.examples import (
     implied_task,
 )
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.examples import check_stream
 from velodrome.tasks.schedule import in_order
 from velodrome.tasks.supervised import Binary, Classification, MultiLabel, Regression, roc_auc

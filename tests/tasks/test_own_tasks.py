@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from velodrome.errors import BadRequest
 from velodrome.events.fields import MetricDefinition
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.base import Counts
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.registry import check_metric, recorded_task, task_of

@@ -11,8 +11,9 @@ from velodrome.catalog import registry
 from velodrome.clusters import preflight
 from velodrome.errors import BadRequest
 from velodrome.events.result import TestScore as Tested
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
+from velodrome.job.values import Target
 from velodrome.tasks.registry import check_metric, deciding_metrics, recorded_task, task, task_of
 
 pytestmark = pytest.mark.unit

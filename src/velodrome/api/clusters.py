@@ -1,9 +1,9 @@
-"""Clusters: the places where jobs can run, as `clusters.yaml` defines them."""
+"""Clusters: the places where jobs can run, as `clusters.yaml` defines them; `doctor` examines one for a job."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,30 @@ from velodrome.catalog.registry import engines as known_engines
 from velodrome.clusters import definitions, environments
 from velodrome.clusters.definitions import validated
 from velodrome.clusters.environments import hosts
+from velodrome.clusters.launcher import Finding
+from velodrome.clusters.preflight import complete, examined
 from velodrome.clusters.registry import (
     LAUNCHERS,
+    Where,
     clusters,
     defined_target,
     inline,
+    launcher_named,
     launcher_type,
     launchers,
     open_launcher,
     target_of,
+    where_of,
 )
 from velodrome.clusters.registry import (
     clean as clean_up,
 )
+from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, which_name
+from velodrome.events.result import Cluster
+from velodrome.job.job import Job
+from velodrome.judge.conditions import SMALL_SHARE, emulation_lines
+from velodrome.machine import cores, cores_of_others
 
 
 def list() -> builtins.list[dict[str, Any]]:
@@ -121,3 +131,54 @@ def prepare(
 def clean() -> dict[str, Any]:
     """Remove what commands that were killed left behind, such as control groups and folders of emulated clusters."""
     return {"removed": clean_up()}
+
+
+#: How long it looks at what other programs use.
+_LOOK_SECONDS = 1.0
+
+
+def doctor(
+    job: Job | None = None, *, on: Where | None = None, measure: bool = False, mirror: str | None = None,
+    on_wait: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
+
+    It has ``ok``, the ``findings`` (each with ``level``, ``check``, ``host``, ``message``, ``fix`` and the ``sentence``
+    that a person reads), the measured ``pairs`` of hosts, and the ``code`` that the job sends to each host:
+    ``checksum``, ``bytes`` and ``files``, each with ``name`` and ``bytes``; None if it sends nothing.
+
+    Args:
+        job: the job that is to run, by default a small one.
+        on: a launcher or cluster, as for ``train``.
+        measure: whether round-trip time and bandwidth between hosts are measured.
+        mirror: folder or URL with the publisher's files of a data set.
+        on_wait: called with a sentence while hosts are waited for, as in a queue.
+    """
+    job = complete(job or Job.model_validate({}))
+    where = where_of(job, on)
+    with using_mirror(mirror), open_launcher(where) as launcher:
+        found = launcher.examine(examined(job), measure=measure, notice=on_wait)
+        code = launcher.sent_code(job)
+    findings = [*found.findings]
+    if launcher_named(where).here and all(finding.level == "ok" for finding in findings):
+        findings = [*_other_programs(), *findings]
+    lines = emulation_lines(Cluster.model_validate(found.emulation))
+    findings += [Finding("ok", "network", None, line) for line in lines]
+    wrong = [finding for finding in findings if finding.level == "error"]
+    return {
+        "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
+        "findings": [finding.as_json() for finding in findings], "pairs": found.pairs,
+        "code": code,
+    }
+
+
+def _other_programs() -> builtins.list[Finding]:
+    """Whether other programs use this machine, and what that does to races."""
+    used = cores_of_others(_LOOK_SECONDS)
+    if used is None or used <= SMALL_SHARE * cores():
+        return []
+    return [Finding(
+        "warning", "load", None, f"other programs use {used:.1f} of {cores()} core{'' if cores() == 1 else 's'}: races "
+        "take longer, and small differences may stay undecided, because this load makes every result less certain",
+        "close them before a race",
+    )]

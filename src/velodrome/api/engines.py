@@ -1,4 +1,4 @@
-"""`list_engines`, environments of engines, and `doctor`: what can run here."""
+"""What can run here: `list_engines`, what each strategy would do with a job, and environments of engines."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from velodrome.catalog.base import Engine
-from velodrome.catalog.registry import all_forms, options_of
+from velodrome.catalog.base import Engine, Strategy
+from velodrome.catalog.exchange import Traffic, traffic_of
+from velodrome.catalog.registry import all_forms, engine_of, options_of, strategy_of
 from velodrome.clusters import environments
 from velodrome.clusters.environments import install
-from velodrome.clusters.launcher import Finding
-from velodrome.clusters.preflight import complete, examined
-from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
-from velodrome.data.fetch import using_mirror
-from velodrome.events.result import Cluster
+from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit, complete, examined
+from velodrome.clusters.registry import DEFAULT
+from velodrome.errors import VelodromeError
+from velodrome.events.models import InspectionEvent
 from velodrome.job.job import Job
-from velodrome.judge.conditions import SMALL_SHARE, emulation_lines
-from velodrome.machine import cores, cores_of_others
+from velodrome.job.resolve import strategy_fields
 
 
 def list_engines() -> list[dict[str, Any]]:
@@ -58,6 +58,50 @@ def _engine(engine: Engine) -> dict[str, Any]:
     }
 
 
+def strategies_for(
+    job: Job, workers: int, inspection: InspectionEvent, launcher: Launcher
+) -> list[dict[str, Any]]:
+    """The strategies of a job's engine with so many workers: the traffic of each per worker and step, and why it would
+    be refused, if it would."""
+    return [_strategy_for(job, strategy, workers, inspection, launcher) for strategy in engine_of(job).strategies]
+
+
+def _strategy_for(
+    job: Job, strategy: Strategy, workers: int, inspection: InspectionEvent, launcher: Launcher
+) -> dict[str, Any]:
+    count = min(workers, strategy.max_workers or workers)
+    # What only some strategies use was given for the job's own one.
+    own = {option.name: default for option, default in strategy.options.items()}
+    others = {} if strategy.name == job.strategy else {"consistency": None, **strategy_fields(), **own}
+    wanted = job.model_copy(update={
+        "strategy": strategy.name, "workers": count, "servers": (job.servers or 1) if strategy.has_servers else 0,
+        "batch_scope": None, "keep_going": False, "faults": [], **others,
+    })
+    try:
+        wanted = complete(wanted)
+        # Other launchers cannot start several processes, and that is no property of the job.
+        _ = admit(wanted, launcher) if launcher.name == DEFAULT else examined(wanted)
+        refused = None
+    except VelodromeError as error:
+        refused = str(error)
+    traffic = _traffic(wanted, strategy, inspection.gradient_bytes, count)
+    for division in inspection.divisions:
+        if division.strategy == strategy.name and division.workers == count:
+            refused = refused or division.refused
+            if division.bytes is not None:
+                traffic = Traffic(division.bytes, division.bytes, division.formula)
+    return {"strategy": strategy.name, "workers": count, "consistency": str(strategy_of(wanted).consistency),
+            "traffic": traffic and asdict(traffic), "refused": refused}
+
+
+def _traffic(job: Job, strategy: Strategy, gradient_bytes: int, workers: int) -> Traffic | None:
+    """What a worker of the job should send per step; None where no formula knows."""
+    changed, groups = strategy.exchanged(job), strategy.groups(job)
+    if strategy.exchange is None or changed is None:
+        return None
+    return traffic_of(strategy.exchange, gradient_bytes, workers // groups, groups=groups, **changed)
+
+
 def _installation(engine: Engine) -> dict[str, Any] | None:
     """What the engine's own environment takes, and whether it is there for this version; None if it needs none."""
     own = engine.own_environment
@@ -85,54 +129,3 @@ def remove_engine(
     """Remove the environment of an engine, by default of all its frameworks; `progress` gets phrases. Whether there was
     one."""
     return install.remove(name, progress, framework=framework)
-
-
-#: How long it looks at what other programs use.
-_LOOK_SECONDS = 1.0
-
-
-def doctor(
-    job: Job | None = None, *, on: Where | None = None, measure: bool = False, mirror: str | None = None,
-    on_wait: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
-    """Examine where a job would run; the object that ``velodrome doctor --json`` prints.
-
-    It has ``ok``, the ``findings`` (each with ``level``, ``check``, ``host``, ``message``, ``fix`` and the ``sentence``
-    that a person reads), the measured ``pairs`` of hosts, and the ``code`` that the job sends to each host:
-    ``checksum``, ``bytes`` and ``files``, each with ``name`` and ``bytes``; None if it sends nothing.
-
-    Args:
-        job: the job that is to run, by default a small one.
-        on: a launcher or cluster, as for ``train``.
-        measure: whether round-trip time and bandwidth between hosts are measured.
-        mirror: folder or URL with the publisher's files of a data set.
-        on_wait: called with a sentence while hosts are waited for, as in a queue.
-    """
-    job = complete(job or Job.model_validate({}))
-    where = where_of(job, on)
-    with using_mirror(mirror), open_launcher(where) as launcher:
-        found = launcher.examine(examined(job), measure=measure, notice=on_wait)
-        code = launcher.sent_code(job)
-    findings = [*found.findings]
-    if launcher_named(where).here and all(finding.level == "ok" for finding in findings):
-        findings = [*_other_programs(), *findings]
-    lines = emulation_lines(Cluster.model_validate(found.emulation))
-    findings += [Finding("ok", "network", None, line) for line in lines]
-    wrong = [finding for finding in findings if finding.level == "error"]
-    return {
-        "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
-        "findings": [finding.as_json() for finding in findings], "pairs": found.pairs,
-        "code": code,
-    }
-
-
-def _other_programs() -> list[Finding]:
-    """Whether other programs use this machine, and what that does to races."""
-    used = cores_of_others(_LOOK_SECONDS)
-    if used is None or used <= SMALL_SHARE * cores():
-        return []
-    return [Finding(
-        "warning", "load", None, f"other programs use {used:.1f} of {cores()} core{'' if cores() == 1 else 's'}: races "
-        "take longer, and small differences may stay undecided, because this load makes every result less certain",
-        "close them before a race",
-    )]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.job.job import Target
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.criteria import Price, parse_tolerances
 from velodrome.judge.pairs import between_tasks, groups_of
 from velodrome.reporting.document import make_report

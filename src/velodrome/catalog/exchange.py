@@ -16,7 +16,7 @@ from functools import cache
 from typing import Literal, get_args
 
 from velodrome.catalog import segments
-from velodrome.printable import bytes_text
+from velodrome.errors import bytes_text
 
 Model = Literal["none", "bsp", "asp", "ssp", "dssp", "osp", "periodic", "script"]
 #: Consistency models under which every worker updates the weights by itself.
@@ -158,8 +158,8 @@ _LOAD_SECONDS = 20.0
 def mpi_fault() -> str | None:
     """Why MPI cannot be loaded here, and how to fix it; None if it can, or if that is unknown."""
     why = _load_error(os.environ.get("MPI4PY_LIBMPI"))
-    way_out = f'pip install "velodrome[mpi]" into {sys.prefix}, or choose a strategy without MPI (velodrome engines)'
-    return why and f"MPI cannot be loaded ({why}): {way_out}"
+    how_to_fix = f'pip install "velodrome[mpi]" into {sys.prefix}, or choose a strategy without MPI (velodrome engines)'
+    return why and f"MPI cannot be loaded ({why}): {how_to_fix}"
 
 
 @cache

@@ -145,8 +145,8 @@ def engine(name: str, framework: str | None = None) -> Engine:
         if form.framework == framework:
             return form
     known = [form.framework for form in choices if form.framework is not None]
-    way_out = f"choose {' or '.join(known)}" if known else "it trains with one framework only; leave --framework out"
-    raise BadRequest(f"--framework {framework!r}: engine {name} has no such framework: {way_out}")
+    how_to_fix = f"choose {' or '.join(known)}" if known else "it trains with one framework only; leave --framework out"
+    raise BadRequest(f"--framework {framework!r}: engine {name} has no such framework: {how_to_fix}")
 
 
 def engine_with_key(key: str) -> Engine:

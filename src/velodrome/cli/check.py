@@ -22,7 +22,7 @@ from velodrome.cli.options import (
     with_job_options,
 )
 from velodrome.cli.output import SafeConsole, print_table, say, say_json, say_on_stderr
-from velodrome.printable import bytes_text
+from velodrome.errors import bytes_text
 
 #: Layers that are listed; `--json` has all of them.
 _MOST_LAYERS = 60
@@ -195,7 +195,7 @@ def doctor_command(
 
     Exit codes: 0 no error, 1 at least one error.
     """
-    from velodrome.api.engines import doctor
+    from velodrome.api.clusters import doctor
 
     job = job_from(file, fields, trust_code, on)
     diagnosis = doctor(job, on=where(on, place, job), measure=measure, mirror=mirror, on_wait=say_on_stderr)

@@ -114,7 +114,7 @@ def check(
 
     Example: `velodrome clusters check local`
     """
-    from velodrome.api.engines import doctor
+    from velodrome.api.clusters import doctor
     from velodrome.cli.check import print_findings
 
     print_findings(doctor(on=name, measure=measure, on_wait=say_on_stderr), as_json=json)

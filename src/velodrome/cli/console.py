@@ -22,6 +22,7 @@ from velodrome.catalog.registry import strategy_of
 from velodrome.cli.output import SafeConsole, say_on_stderr
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
+from velodrome.errors import shown
 from velodrome.events.lines import to_event
 from velodrome.events.models import (
     EpochEvent,
@@ -35,7 +36,6 @@ from velodrome.events.models import (
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.job.job import Job, default_of
 from velodrome.judge.budget import steps_done
-from velodrome.printable import shown
 from velodrome.run.attempt import JobFailed
 from velodrome.run.store import OpenRun
 from velodrome.tasks.registry import task_of

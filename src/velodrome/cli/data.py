@@ -11,8 +11,7 @@ from rich.table import Table
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
-from velodrome.errors import BadRequest
-from velodrome.printable import bytes_text, shown
+from velodrome.errors import BadRequest, bytes_text, shown
 
 if TYPE_CHECKING:
     from velodrome.data.base import BadData

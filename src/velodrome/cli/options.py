@@ -263,7 +263,7 @@ def job_from(
     """The job of a YAML file with options on top. Code that only the file names is reported, or refused; `on` takes the
     place of the cluster that it names."""
     from velodrome.clusters.yaml_files import read_yaml
-    from velodrome.job.read import make_job
+    from velodrome.job.job import make_job
     from velodrome.races.request import words_in
     from velodrome.run.trust import admit_file
 

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from velodrome.printable import LONGEST_LINE, printable
+from velodrome.errors import LONGEST_LINE, printable
 
 
 def say(text: object = "", *, longest: int | None = LONGEST_LINE, flush: bool = False) -> None:

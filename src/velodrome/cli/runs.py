@@ -12,7 +12,7 @@ import typer
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking, command_on, relative
 from velodrome.cli.output import SafeConsole, complain, print_table, say, say_json, say_on_stderr
-from velodrome.printable import printable
+from velodrome.errors import printable
 
 if TYPE_CHECKING:
     from velodrome.judge.pairs import Pair

@@ -12,8 +12,7 @@ import typer
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking, relative
 from velodrome.cli.output import say, say_json, say_on_stderr
-from velodrome.errors import BadRequest
-from velodrome.printable import LONGEST_LINE, shown
+from velodrome.errors import LONGEST_LINE, BadRequest, shown
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

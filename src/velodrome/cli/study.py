@@ -53,6 +53,16 @@ Naming = Annotated[
     typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.",
                  autocompletion=completion.one_of("plain", "published")),
 ]
+Implementation = Annotated[
+    str | None,
+    typer.Option("--implementation", help="Implementation of every strategy that has both: stock (the framework's own "
+                 "parts) or velodrome; by default as in the study.",
+                 autocompletion=completion.one_of("stock", "velodrome")),
+]
+TestGroup = Annotated[
+    int | None,
+    typer.Option("--test-group", min=0, max=999, help="Test group of published names: MWM201 is run 1 of group 2."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")]
 
 
@@ -77,8 +87,7 @@ def show(
     name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
-    """Show a study: what was published, where each setting comes from, what would run here at a scale, and what is
-    missing.
+    """Show a study: what was published, where settings come from, what would run here, and what is missing.
 
     Examples:
 
@@ -133,8 +142,9 @@ def new(
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
-    naming: Naming = None, dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None,
-    trust_code: TrustCode = None, json: Json = False,
+    naming: Naming = None, test_group: TestGroup = None, implementation: Implementation = None,
+    dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None, trust_code: TrustCode = None,
+    json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
@@ -164,7 +174,7 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     target = where(on, place)
-    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
+    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group, implementation)
     asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code or ())
     finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
@@ -232,7 +242,8 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "data": lambda fields: str(fields["dataset"]),
     "engine": lambda fields: f"{fields['engine']} ({framework})" if (framework := fields.get("framework"))
     else str(fields["engine"]),
-    "strategy": lambda fields: str(fields["strategy"]),
+    "strategy": lambda fields: str(fields["strategy"])
+    + (" (stock)" if fields.get("implementation") == "stock" else ""),
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}",
     "rate": lambda fields: f"learning rate {fields['learning_rate']:g}" if "learning_rate" in fields else "",

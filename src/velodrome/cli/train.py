@@ -32,12 +32,11 @@ from velodrome.cli.options import (
 )
 from velodrome.cli.output import SafeConsole, complain, print_table, say_json
 from velodrome.clusters.registry import Where, launcher_named, living
-from velodrome.errors import VelodromeError
+from velodrome.errors import VelodromeError, shown
 from velodrome.events.result import FaultRecord
 from velodrome.job.result import Result
 from velodrome.judge.conditions import emulation_lines, host_lines, load_note
 from velodrome.judge.configuration import implementation_lines
-from velodrome.printable import shown
 from velodrome.run.attempt import JobFailed
 from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result
@@ -142,10 +141,10 @@ def mention_interrupted(store: Store) -> None:
     alive = None
     with suppress(VelodromeError):  # not now: the command that resumes it says what is wrong
         alive = living(newest)
-    way_out = f"`{command_on('resume', newest)}` resumes it"
+    how_to_fix = f"`{command_on('resume', newest)}` resumes it"
     if alive is not None:
-        way_out = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
-    error_console.print(f"run {names[-1]}{more} was interrupted: {way_out}", soft_wrap=True, markup=False)
+        how_to_fix = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+    error_console.print(f"run {names[-1]}{more} was interrupted: {how_to_fix}", soft_wrap=True, markup=False)
 
 
 def run_visibly(go: Callable[[JobProgress], dict[str, Any]], runs: Path, *, on: Where, as_json: bool) -> None:

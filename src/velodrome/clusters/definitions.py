@@ -20,7 +20,7 @@ from velodrome import files
 from velodrome.clusters.plan import Placement, can_be_placed
 from velodrome.clusters.yaml_files import parse_yaml, read_content
 from velodrome.errors import BadRequest, which_name
-from velodrome.job.read import reason_of
+from velodrome.job.job import reason_of
 
 #: Variable with the only file to be read.
 VARIABLE = "VELODROME_CLUSTERS"

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long whoever ended a program waits for what it still has to finish.
+#: How long a program may take to finish what it has begun after it was asked to end.
 PATIENCE_SECONDS = 5.0
 
 
 class Patience:
-    """Whether what a program still has to finish must be given up: some seconds after a signal, at once after two."""
+    """Whether to give up what a program still has to finish: seconds after a first signal, at once after a second."""
 
     def __init__(self, signals: Sequence[int], *, interrupted: bool, seconds: float = PATIENCE_SECONDS) -> None:
         """`signals` are those that came since, as `deferred` notes them; `interrupted` if one came before."""

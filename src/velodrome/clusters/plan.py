@@ -176,6 +176,8 @@ def _apart(
 
 
 LOOPBACK = "127.0.0.1"
+#: Below the range from which systems choose ports for outgoing connections.
+PORTS = range(20000, 32000)
 #: First port of a plan for hosts whose free ports are not known.
 FIRST_PORT = 29400
 _TURNS = Placement()
@@ -312,6 +314,16 @@ def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = Fals
     if process.slots:
         words += ["--slot", f"{process.slot}/{process.slots}"]
     return words + (["--resume"] if resume else [])
+
+
+#: The module that trains, and the options of a process that a controller starts: it ends when its standard input
+#: closes, and leaves time limits to the controller.
+TRAINING, SUPERVISED = "velodrome.training", ("--lifeline", "--supervised")
+
+
+def command(python: str, plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """The command line of a training process that a controller starts with an interpreter."""
+    return [python, "-P", "-m", TRAINING, *arguments(plan, process, folder, resume=resume), *SUPERVISED]
 
 
 def environment(plan: Plan, process: Process) -> dict[str, str]:

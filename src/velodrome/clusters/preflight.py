@@ -19,14 +19,14 @@ from velodrome.clusters import environments
 from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.own.functions import refuse_standard
-from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.job import Job, Target
+from velodrome.errors import BadRequest, Unavailable, VelodromeError, bytes_text
+from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of
+from velodrome.job.values import Target
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
 from velodrome.models.model_files import check_readable
 from velodrome.models.own import split_name
-from velodrome.printable import bytes_text
 from velodrome.tasks.registry import task_of
 
 #: What must be free for the folder of a run.
@@ -119,7 +119,7 @@ def _check_model(job: Job) -> None:
 
 
 def _check_optimization(job: Job, task: str) -> None:
-    """Refuse what a task has no use for, or its engine cannot do."""
+    """Refuse options that a task does not support, or its engine cannot do."""
     if job.label_smoothing and task != "classification":
         raise BadRequest(
             f"--label-smoothing {job.label_smoothing:g}: {job.model!r} is a {task}, and labels are smoothed in "

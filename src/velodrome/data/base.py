@@ -18,9 +18,8 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar
 
 from velodrome import machine
-from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError
+from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, shown
 from velodrome.files import sha256_of
-from velodrome.printable import shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,8 +25,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from velodrome import files
 from velodrome.data.examples import ExampleSet
 from velodrome.data.storage.trees import File, Tree
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 #: Formats of photographs and drawings; Pillow knows further ones that start other programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")

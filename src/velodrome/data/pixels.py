@@ -14,9 +14,8 @@ from typing import Any, Literal, Protocol
 
 from velodrome.data.base import Faults, Gather, NDArray, WrongData, is_mapped, np
 from velodrome.data.examples import ChannelStatistics, ExampleSet
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text
 
 #: From 0 to 1, from 0 to 255, or with mean 0 and standard deviation 1 over the training images.
 Form = Literal["unit", "byte", "standardize"]

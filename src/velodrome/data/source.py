@@ -20,8 +20,7 @@ from velodrome import files
 from velodrome.data import cache
 from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, WrongData, naming, quiet, refuse, summaries
 from velodrome.data.examples import ArrayField, ExampleSet, Text
-from velodrome.errors import BadRequest
-from velodrome.printable import bytes_text
+from velodrome.errors import BadRequest, bytes_text
 
 
 @dataclass(frozen=True)

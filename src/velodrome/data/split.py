@@ -17,8 +17,7 @@ from typing import IO, Any, TypeAlias
 
 from velodrome.data.base import Faults, NDArray, WrongData, np
 from velodrome.data.examples import ExampleSet
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 #: The names of these.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
@@ -28,9 +26,9 @@ from velodrome.catalog.exchange import Consistency
 from velodrome.catalog.models import MODEL_NAMES
 from velodrome.catalog.options import Positive, placed
 from velodrome.catalog.registry import DEFAULT_ENGINE, consistencies, frameworks, options
-from velodrome.errors import BadRequest
-from velodrome.job.faults import parse_fault
+from velodrome.errors import BadRequest, which_name
 from velodrome.job.optimization import Optimization
+from velodrome.job.values import Target, in_words, parse_fault
 
 BatchScope = Literal["global", "per-worker"]
 Sharding = Literal["auto", "file", "data", "off"]
@@ -312,33 +310,32 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-class Target(BaseModel):
-    """A condition on a validation metric that ends training early, such as ``accuracy>=0.97``."""
+#: The command whose help lists the fields of a job, as options.
+FIELDS_LISTED_BY = "velodrome train --help"
 
-    model_config = ConfigDict(frozen=True)
 
-    #: A metric of the job's task, which is checked where the task is known.
-    metric: str
-    comparison: Literal[">=", "<="]
-    value: float
+def make_job(fields: dict[str, Any]) -> Job:
+    """A job, or `BadRequest` with every mistake in it."""
+    try:
+        return Job.model_validate(fields)
+    except ValidationError as error:
+        raise BadRequest("; ".join(_sentence(part) for part in error.errors())) from None
 
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        match = re.fullmatch(r"\s*([A-Za-z][\w.-]*)\s*(>=|<=)\s*([0-9.eE+-]+)\s*", text)
-        try:
-            value = float(match[3]) if match else math.nan
-        except ValueError:
-            value = math.nan
-        if match is None or not math.isfinite(value):
-            raise ValueError(f"{text!r} is not a target: write one such as 'accuracy>=0.97' or 'loss<=0.1'")
-        return cls(metric=match[1], comparison=match[2], value=value)  # type: ignore[arg-type]
 
-    def __str__(self) -> str:
-        return f"{self.metric}{self.comparison}{self.value:g}"
+def _sentence(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"no field {name!r}: {which_name(name, job_fields(), FIELDS_LISTED_BY)}"
+    if not name:  # what several fields say together
+        return reason_of(error)
+    option = "--fault" if name == "faults" else flag(name)
+    value, reason = repr(error["input"]), reason_of(error)
+    if isinstance(error["input"], dict | list):
+        value = repr(in_words(error["input"]))
+    return f"{option}: {reason}" if value in reason else f"{option} {value}: {reason}"
 
-    def reached(self, metrics: Mapping[str, float | None]) -> bool:
-        """Whether validation metrics, by name, meet the condition; one that is unknown or not finite does not."""
-        value = metrics.get(self.metric)
-        if value is None:
-            return False
-        return value >= self.value if self.comparison == ">=" else value <= self.value
+
+def reason_of(error: Any) -> str:
+    """Why pydantic refuses a value, as the end of a sentence."""
+    reason = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return reason.replace("a valid dictionary", "fields by name")

@@ -16,9 +16,9 @@ from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, job_fields
 from velodrome.job.race import Entry, Prefix, Race, combinations, refusal
-from velodrome.job.read import in_words
 from velodrome.job.resolve import roles_of
 from velodrome.job.script import fields_in
+from velodrome.job.values import in_words
 
 LONGEST_NAME = 120
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
@@ -69,7 +69,10 @@ def named(entries: Sequence[Entry], race: Race) -> list[Entry]:
     """The entries with their names, no two the same."""
     if race.naming == "plain":
         return plain_names(entries, race.prefix, race.named_by or ())
-    names = published_names([entry.job for entry in entries], race.stamp or now(), race.machine, sizes=race.sizes)
+    names = published_names(
+        [entry.job for entry in entries], race.stamp or now(), race.machine, sizes=race.sizes,
+        test_group=race.test_group or 0,
+    )
     return [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
 
 
@@ -171,6 +174,10 @@ _PUBLISHED = re.compile(
 )
 
 
+#: Numbers of a test group, as in `MWM201`: run 1 of group 2.
+_GROUP = 100
+
+
 @cache
 def abbreviations() -> dict[tuple[str, str], str]:
     """Letters for every strategy of every engine, each once."""
@@ -196,7 +203,8 @@ class PublishedName:
 
     engine: str
     strategy: str
-    #: Distinguishes runs whose names would be the same; repetitions count it up.
+    #: The test group times 100, and the number within the group, which distinguishes runs whose names would be the
+    #: same; repetitions count it up.
     group: int
     #: Examples of the training set; 0 if they are not known before it is loaded.
     size: int
@@ -300,7 +308,8 @@ def stamped(race: Race, written: Race | None) -> Race:
 
 
 def published_names(
-    jobs: Sequence[Job], stamp: str, instance_type: str | None = None, *, sizes: Mapping[str, int] | None = None
+    jobs: Sequence[Job], stamp: str, instance_type: str | None = None, *, sizes: Mapping[str, int] | None = None,
+    test_group: int = 0,
 ) -> list[str]:
     """A name for each resolved job, no two the same; `sizes` are those that the race has kept."""
     kind = instance_type or local_type()
@@ -313,5 +322,8 @@ def published_names(
             kind, job.epochs, stamp,
         )
         groups[name] = groups.get(name, 0) + 1
-        names.append(str(PublishedName(**{**vars(name), "group": groups[name]})))
+        if test_group and groups[name] >= _GROUP:
+            raise BadRequest(f"test_group {test_group}: a group of published names has at most {_GROUP - 1} runs of "
+                             "one configuration; repeat it less often, or leave the group out")
+        names.append(str(PublishedName(**{**vars(name), "group": _GROUP * test_group + groups[name]})))
     return names

@@ -26,10 +26,9 @@ from pydantic_core import PydanticCustomError
 from velodrome.catalog.options import Positive
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.errors import BadRequest, which_name
-from velodrome.job.job import Job, field_taking, job_fields
-from velodrome.job.quantities import seconds_of, share_of
-from velodrome.job.read import FIELDS_LISTED_BY, entry_in_words, in_words, make_job, reason_of
+from velodrome.job.job import FIELDS_LISTED_BY, Job, field_taking, job_fields, make_job, reason_of
 from velodrome.job.resolve import baselines, controls, resolve, varies_distribution, within_limits
+from velodrome.job.values import entry_in_words, in_words, seconds_of, share_of
 
 Prefix = Literal["dataset", "model"]
 Seconds = Annotated[float, BeforeValidator(seconds_of)]
@@ -92,6 +91,9 @@ class Race(BaseModel):
     naming: Literal["plain", "published"] = Field(
         "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
         "scheme](names.md)"
+    )
+    test_group: int | None = Field(
+        None, ge=0, le=999, description="test group of published names: `MWM201` is run 1 of group 2; by default 0"
     )
     stamp: str | None = Field(
         None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; by default the "

@@ -1,13 +1,15 @@
-"""Arguments of a script: placeholders such as `{64/workers}` in them, batch and length, and how several differ.
+"""Scripts of the user's own: placeholders such as `{64/workers}` in their arguments, batch and length, how several
+differ, and which fields of a job they have."""
 
-Pure functions of texts."""
 from __future__ import annotations
 
 import ast
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
+from velodrome import files
 from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.catalog.registry import engine
 from velodrome.errors import BadRequest, which_name
@@ -102,6 +104,21 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
     instead = divided_batch(match[0] if match else f"{flag} {size}")
     return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
             f"{sizes}, which is another training; to keep it, write {instead}{'' if match else ' in --script-args'}")
+
+
+def batch_notes(jobs: Iterable[Job]) -> list[str]:
+    """A sentence for each script whose global batch may grow with its workers."""
+    jobs_of: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.script is not None:
+            jobs_of.setdefault(job.script, []).append(job)
+    notes = []
+    for script, its_jobs in jobs_of.items():
+        source = ""
+        with suppress(OSError, ValueError):
+            source = files.read_text(script, LONGEST_SCRIPT)
+        notes.append(batch_note(its_jobs, source))
+    return list(filter(None, notes))
 
 
 def divided_batch(arguments: str) -> str:

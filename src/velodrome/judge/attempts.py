@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.job.job import Target
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed, tasks_of
 from velodrome.judge.decide import Contest

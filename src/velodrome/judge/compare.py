@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from velodrome.catalog.registry import known_strategy
-from velodrome.job.job import Target
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.blocks import Block, blocks_of, paired_ratios
 from velodrome.judge.configuration import (
     TASK,

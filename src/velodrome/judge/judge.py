@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from velodrome.job.job import Target
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.judge.advice import Commands
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeGuard
 from velodrome.catalog.models import is_own
 from velodrome.events.fields import Network
 from velodrome.events.result import Node
-from velodrome.job.job import Target
 from velodrome.job.result import Result
+from velodrome.job.values import Target
 from velodrome.tasks.base import Better, Metric
 from velodrome.tasks.registry import Script, deciding_metrics, task_of_result
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from velodrome.errors import BadRequest
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.judge.accuracy import has_one_seed
 from velodrome.judge.accuracy_guard import Guarded, accuracy_contest, guard
 from velodrome.judge.attempts import Attempts, contest_of_attempts, prices_of, times_to

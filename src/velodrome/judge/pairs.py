@@ -229,8 +229,8 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else one
     count = f"{len(differences)} repetition{'' if len(differences) == 1 else 's'}"
     looks = max(question.standing.looks, len(differences))
-    way_out = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
-    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", way_out, lead,
+    how_to_fix = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
+    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", how_to_fix, lead,
                    len(cells), len(differences), _caveats(question, (first, second), groups, qualities))
 
 

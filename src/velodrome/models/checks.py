@@ -75,9 +75,9 @@ def check_outputs(
     scores = class_scores(outputs, tensor)
     by_place = isinstance(outputs, tuple) and not hasattr(outputs, "logits")
     if not isinstance(scores, tensor) or (by_place and _shape(scores) != needed):
-        way_out = "turn its auxiliary outputs off, or return the logits only" if training else "return the logits only"
+        fix = "turn its auxiliary outputs off, or return the logits only" if training else "return the logits only"
         raise BadRequest(
-            f"model {model!r} returns {_describe(outputs)}{when}, and one tensor of logits is needed: {way_out}"
+            f"model {model!r} returns {_describe(outputs)}{when}, and one tensor of logits is needed: {fix}"
         )
     shape = _shape(scores)
     if shape != needed:
@@ -108,15 +108,15 @@ def are_probabilities(outputs: NDArray[np.floating[Any]]) -> bool:
     return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(axis=1), 1.0, atol=1e-3))
 
 
-def wrong_batch(model: str, size: int, full: int, error: Exception, way_out: str) -> UsersCodeFailed:
+def wrong_batch(model: str, size: int, full: int, error: Exception, how_to_fix: str) -> UsersCodeFailed:
     """The refusal of a model that trains on most batches of the job, and not on those of one size."""
     return UsersCodeFailed(
         f"model {model!r} trains on batches of {full} and not on one of {size}, which the end of an epoch has: "
-        f"{reason_of(error)}; {way_out}, or let the model take any batch"
+        f"{reason_of(error)}; {how_to_fix}, or let the model take any batch"
     )
 
 
-def way_out(job: Job, data: ExampleSet) -> str:
+def how_to_fix(job: Job, data: ExampleSet) -> str:
     """How to avoid a smaller batch at the end of an epoch."""
     if job.workers > 1:
         return "choose another --batch-size or another number of workers"

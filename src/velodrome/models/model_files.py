@@ -1,24 +1,21 @@
-"""Models in files: what is recorded of a saved one, and how to load it, in words and in Python (the `README.md` beside
-every trained model); which tensors of a file a job may start from (`--weights`). No framework here.
+"""Models in files: what is recorded of a saved one (`model.json`), and how to load it, in words and in Python (the
+`README.md` beside every trained model); which tensors of a file a job may start from (`--weights`). No framework here.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text
 from velodrome.machine import available_memory
 from velodrome.models.description import LARGEST_DESCRIPTION, check_description
-from velodrome.printable import bytes_text
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 README = "README.md"
 DESCRIPTION = "model.json"
@@ -69,6 +66,13 @@ def read_description(
     return about
 
 
+def write_description(folder: Path, about: Mapping[str, Any], readme: str | None = None) -> None:
+    """Write how to load a model and what it is: this last, so that a folder that describes a model is complete."""
+    text = loading_recipe(about, folder.resolve()) if readme is None else readme
+    files.write_text(folder / README, text, sync=False)
+    files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+
+
 def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:
     """The text of `README.md`: `about` is what `model.json` holds."""
     lines = _keras_lines(about, folder) if about["engine"] == "tensorflow" else _torch_lines(about, folder)
@@ -81,6 +85,18 @@ def loading_recipe(about: Mapping[str, Any], folder: Path) -> str:
         *_inputs_and_outputs(about), "",
         "| file | what it holds |", "|---|---|",
         *(f"| `{name}` | {what} |" for name, what in MODEL_FILES.items() if name in written), "",
+    ])
+
+
+def zoo_recipe(about: Mapping[str, Any], folder: Path, loaded: str) -> str:
+    """The same of an engine whose networks have the weights of PyTorch's zoo; `loaded` is what its `load` returns."""
+    return "\n".join([
+        f"# Model `{about['model']}`, trained by Velodrome", "",
+        f"`{about['file']}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so "
+        "that both engines can start from them (`--weights`). In the environment of `velodrome engines install "
+        f"{about['engine']}`:", "",
+        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']}.saved import load", "",
+        f"{loaded} = load(Path({str(folder)!r}))", "```", "",
     ])
 
 
@@ -305,15 +321,22 @@ def _shape(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def read_matching(file: str, shapes: Mapping[str, Shape]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """The arrays of a safetensors file that match by name and shape; what did not match, as sentences."""
+def load_matching(
+    file: str, shapes: Mapping[str, Shape], take: Callable[[str, Any], object], *, framework: str = "np",
+    prefix: str = "",
+) -> tuple[str, ...]:
+    """Call `take` with the name and value of each tensor of a safetensors file that matches by name and shape; what did
+    not match, as sentences. Names in the file may begin with the prefix. Only what matches is read, one at a time."""
     from safetensors import SafetensorError, safe_open  # the controller imports this module, too
 
     check_readable(file)
     try:
-        with safe_open(file, framework="np") as stored:
-            stored_shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+        with safe_open(file, framework=framework) as stored:
+            names = {name.removeprefix(prefix): name for name in stored.keys()}  # noqa: SIM118 (not a mapping)
+            stored_shapes = {name: tuple(stored.get_slice(given).get_shape()) for name, given in names.items()}
             matching = Matching.of(file, shapes, stored_shapes)
-            return {name: stored.get_tensor(name) for name in matching.loaded}, matching.notes()
+            for name in matching.loaded:
+                take(name, stored.get_tensor(names[name]))
     except SafetensorError as error:
         raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+    return matching.notes()

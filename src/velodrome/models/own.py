@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from velodrome.catalog.models import is_own
 from velodrome.data.own.functions import imported
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError, headline
+from velodrome.job.job import Job
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = tuple({_PACKAGE, str(Path(np.__file__).resolve().parents[1]), str(Path(re.__file__).resolve().parents[1])})
@@ -62,6 +64,18 @@ def make_task(name: str) -> Any:
     except TypeError as error:
         raise BadRequest(f"--task {name!r}: the class is called without arguments: {error}") from None
     return made()
+
+
+def building_arguments(job: Job, input_shape: object, outputs: object, *, classifies_images: bool) -> dict[str, Any]:
+    """What the user's function is called with to build the model of a job; a model of the zoo takes nothing."""
+    if not is_own(job.model):
+        if job.model_args:
+            name = next(iter(job.model_args))
+            raise BadRequest(f"--model-arg {name!r}: model {job.model!r} of the zoo takes no arguments")
+        return {}
+    if classifies_images:
+        return {"input_shape": input_shape, "classes": outputs, **job.model_args}
+    return arguments_for(builder_of(job.model), input_shape, outputs, job.model_args)
 
 
 def arguments_for(

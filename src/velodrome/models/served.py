@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from velodrome import files
 from velodrome.data.own.encoding import Encoding
+from velodrome.errors import shown
 from velodrome.models.description import LARGEST_DESCRIPTION, MOST_NAMES, MOST_NUMBERS
-from velodrome.printable import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

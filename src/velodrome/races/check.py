@@ -21,10 +21,9 @@ from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
-from velodrome.job.job import Job
+from velodrome.job.job import Job, make_job
 from velodrome.job.names import named
 from velodrome.job.race import Entry, Race, combinations, refusal
-from velodrome.job.read import make_job
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder, shuffled
 

@@ -13,13 +13,12 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
-from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
 from velodrome.job.result import Result
 from velodrome.judge.budget import Tried, estimate_script
-from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
+from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, Timing, estimate, is_alike, known_of
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder
 from velodrome.run.dry_run import RehearsalFailed, measure
@@ -44,28 +43,34 @@ class Costs:
     measured: tuple[Known, ...] = ()
     #: Trials of scripts.
     tried: tuple[Tried, ...] = ()
-    _about: dict[tuple[str, float], Description] = field(default_factory=dict)
+    _sizes: dict[tuple[str, float], tuple[int | None, int | None]] = field(default_factory=dict)
 
     @classmethod
     def stored(cls, race: RaceFolder, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
         """What the runs of a race, and what lies beside it, show about these jobs."""
         return cls(warm, race.similar(jobs, cluster.launcher.name))
 
+    @classmethod
+    def at_pace(cls, job: Job, timing: Timing) -> Costs:
+        """What a job that trained alone for a moment shows."""
+        return cls(measured=(Known(job, timing, cores(), measured=True),))
+
     def of(self, job: Job) -> Estimate:
         """How long a job will take, and what that rests on."""
         if job.script is not None:
             return estimate_script(job, self.runs, self.tried)
-        about = self._described(job)
+        examples, pixels = self._sizes_of(job)
         known = [known for other, result in self.runs
-                 if is_alike(other, job) and (known := known_of(result, other, about.train)) is not None]
-        pixels = math.prod(about.input_shape) if about.input_shape else None
-        return estimate(job, about.train, pixels, cores(), [*known, *self.measured], warm=self.warm)
+                 if is_alike(other, job) and (known := known_of(result, other, examples)) is not None]
+        return estimate(job, examples, pixels, cores(), [*known, *self.measured], warm=self.warm)
 
-    def _described(self, job: Job) -> Description:
+    def _sizes_of(self, job: Job) -> tuple[int | None, int | None]:
+        """Examples to train on, and numbers of each, as far as they are known before the data is loaded."""
         key = job.dataset, job.validation
-        if key not in self._about:
-            self._about[key] = catalogue.describe(job.dataset, validation=job.validation)
-        return self._about[key]
+        if key not in self._sizes:
+            about = catalogue.describe(job.dataset, validation=job.validation)
+            self._sizes[key] = about.train, math.prod(about.input_shape) if about.input_shape else None
+        return self._sizes[key]
 
     def measuring(
         self, jobs: Sequence[Job], cluster: Cluster, *, limit: float | None, note: Note = lambda text: None,

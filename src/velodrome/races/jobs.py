@@ -6,17 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from velodrome.catalog.registry import engine_of
 from velodrome.clusters.registry import Cluster
 from velodrome.errors import VelodromeError
-from velodrome.job.race import Race
-from velodrome.job.result import Result
+from velodrome.job.race import Entry, Race
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of
 from velodrome.races.folder import RaceFolder
+from velodrome.races.hosts import Lanes, lanes_of
 from velodrome.races.limits import Budget
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import RaceObserver
-from velodrome.races.runs import Lanes, RaceRuns, lanes_of, run_blocks, warm_engines
+from velodrome.races.runs import RaceRuns, run_blocks
 from velodrome.races.until_sure import UntilSure, ending_of
 from velodrome.run import trust
 
@@ -33,17 +34,23 @@ def run_jobs(
     folder, race, entries = planned.folder, planned.race, planned.entries
     trust.record(entry.job for entry in entries)  # also of jobs that a race which is stopped does not reach
     folder.begin(race, grown=planned.may_grow)
-    if not race.until_sure:
-        engines = warm_engines(entry for entry in entries if entry.name not in planned.stored)
-        with _opened(planned, cluster, observer, engines if warm else [], parallel) as runs:
+    decides = UntilSure(
+        folder, race, entries, planned.seconds, criteria_of(race, (entry.job.target for entry in entries)),
+        planned.promise, planned.guessed,
+    ) if race.until_sure else None
+    ahead = [entry for entry in entries if entry.name not in planned.stored] if decides is None else decides.ahead()
+    ending = None
+    with _opened(planned, cluster, observer, warm_engines(ahead) if warm else [], parallel) as runs:
+        if decides is None:
             run_blocks(runs, entries, Budget(folder, race.budget, entries, planned.seconds))
-        return _failures(runs.results[entry.name] for entry in entries if entry.name in runs.results), None
-    criteria = criteria_of(race, (entry.job.target for entry in entries))
-    loop = UntilSure(folder, race, entries, planned.seconds, criteria, planned.promise, planned.guessed)
-    with _opened(planned, cluster, observer, loop.engines_ahead() if warm else [], parallel) as runs:
-        ending = loop.run(runs, observer)
-    ran = (runs.results.get(entry.name) or folder.run(entry.name).result() for entry in entries)
-    return _failures(result for result in ran if result is not None), ending
+        else:
+            ending = decides.run(runs, observer)
+    failures: dict[str, str] = {}
+    for entry in entries:
+        result = runs.results.get(entry.name) or (folder.run(entry.name).result() if decides else None)
+        if result is not None and result.status != "finished" and not result.ended_early:
+            failures[entry.name] = result.status if result.error is None else result.error.message
+    return failures, ending
 
 
 def stored_ending(path: Path, race: Race) -> Ending | None:
@@ -58,11 +65,9 @@ def stored_ending(path: Path, race: Race) -> Ending | None:
         return None
 
 
-def _failures(results: Iterable[Result]) -> dict[str, str]:
-    return {
-        result.run: result.status if result.error is None else result.error.message
-        for result in results if result.status != "finished" and not result.ended_early
-    }
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))
 
 
 @contextmanager

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
-from velodrome.job.race import Entry
+from velodrome.job.race import Entry, Race
 from velodrome.job.result import BEATEN, Result
 from velodrome.judge.attempts import Limit
-from velodrome.judge.budget import REPEATED_SHARE
+from velodrome.judge.blocks import FIRST_LOOK
+from velodrome.judge.budget import REPEATED_SHARE, Affordable, afford, contenders
+from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.estimate import Estimate
+from velodrome.judge.phrases import as_option, in_full, in_list
+from velodrome.judge.phrases import in_words as duration
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
 from velodrome.run.outcome import Failure
 from velodrome.tasks.registry import task_of
+
+#: A race that takes longer is worth a word on how to ask for less.
+_LONG_WAIT = 900.0
+#: Numbers of steps after which the rate is known well enough, the best first.
+_FEWER_STEPS = (300, 100, 40)
 
 
 class Budget:
@@ -85,6 +95,76 @@ class Budget:
         """What disturbed runs took that were repeated: of each, the attempt that counts less is archived."""
         archived = (run.result() for run in self._folder.store.runs() if ASIDE in run.name)
         return sum(elapsed(result) for result in archived if result is not None and result.status == "finished")
+
+    def affordable(
+        self, race: Race, jobs: Mapping[str, Job], seconds: Mapping[str, float], promise: Mapping[str, float],
+        done: Mapping[str, int], guessed: Collection[str], *, at_once: int = 1,
+    ) -> Affordable:
+        """Which configurations fit, so that they reach the first look; all values are by the key of a configuration."""
+        left = self.left * at_once
+        return afford(contenders(jobs, seconds, promise, done, guessed), left, min(FIRST_LOOK, race.most))
+
+    @property
+    def unknown_note(self) -> str:
+        """What a budget means for scripts of which nothing is known."""
+        return (f"how often everything runs within the budget of {in_full(self.seconds or 0.0)} shows when it has run "
+                "once")
+
+    def notes(self, race: Race, affordable: Affordable) -> list[str]:
+        """What the budget of a race that has not begun is enough for, as sentences."""
+        asked, count = in_full(self.seconds or 0.0), len(self._of)
+        if not race.until_sure:
+            total = sum(self._expected.values())
+            more = "" if race.repeat >= FIRST_LOOK else (
+                f"; a verdict needs {FIRST_LOOK} repetitions: add --until-sure, or --repeat {FIRST_LOOK}")
+            if total <= self.left:
+                return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){more}"]
+            return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: "
+                    f"repetition by repetition, what would end later is not started; --budget "
+                    f"{as_option(self.spent + total)} is enough for all{more}"]
+        times = min(FIRST_LOOK, race.most)
+        if not affordable.settles:
+            return [f"the budget of {asked} is too small for a verdict: it needs {times} repetitions, which take about "
+                    f"{duration(affordable.least)} for two configurations "
+                    f"(--budget {as_option(self.spent + affordable.least)}); as many jobs as fit will run, the most "
+                    "promising first"]
+        if affordable.left_out:
+            names = configuration_names({key: entries[0].job for key, entries in self._of.items()})
+            out = in_list([names[key] for key in reversed(affordable.left_out)])
+            return [f"left out by the budget of {asked}, so that the others run {times} times, as a verdict needs: "
+                    f"{out}; --budget {as_option(self.spent + affordable.whole)} includes all {count} configurations"]
+        if affordable.whole == 0:
+            return [f"the budget of {asked} leaves {duration(max(0.0, self.left))} for further repetitions"]
+        return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
+                f"{duration(affordable.whole)}), as many as a verdict needs"] if count > 1 else []
+
+
+def configuration_names(jobs: Mapping[str, Job]) -> dict[str, str]:
+    """The name of each configuration, by its key."""
+    configurations = {key: Configuration.of_job(job) for key, job in jobs.items()}
+    names = names_of(list(configurations.values()))
+    return {key: names[configuration.key] for key, configuration in configurations.items()}
+
+
+def fewer_steps_note(
+    race: Race, jobs: Mapping[str, Job], estimates: Mapping[str, Estimate], estimate: Callable[[Job], Estimate]
+) -> str:
+    """How to learn which configuration is fastest without whole trainings, of a race that is too long for its budget or
+    for a short wait; empty if it is not, or if it is about more than speed."""
+    least = 0.9 * (race.budget or _LONG_WAIT)
+    if len(jobs) < 2 or race.objective == "accuracy" or any(
+            job.script is not None or job.target or job.steps or not estimates[key].measured
+            for key, job in jobs.items()):
+        return ""
+    if FIRST_LOOK * sum(whole.seconds for whole in estimates.values()) <= least:
+        return ""
+    for steps in _FEWER_STEPS:
+        short = [job.model_copy(update={"steps": steps}) for job in jobs.values()]
+        seconds = FIRST_LOOK * sum(estimate(job).seconds for job in short)
+        if seconds <= least:
+            return (f"which one is fastest shows sooner: with --steps {steps} --objective throughput, {FIRST_LOOK} "
+                    f"repetitions of all {len(jobs)} configurations take about {duration(seconds)}")
+    return ""
 
 
 def elapsed(result: Result) -> float:

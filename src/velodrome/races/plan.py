@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from velodrome import files
 from velodrome.clusters.preflight import crowded
 from velodrome.clusters.registry import Cluster
 from velodrome.errors import BadRequest
-from velodrome.job.job import Job
+from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race
 from velodrome.job.resolve import has_baselines
-from velodrome.job.script import LONGEST_SCRIPT, batch_note
-from velodrome.judge.blocks import FIRST_LOOK
-from velodrome.judge.budget import Affordable, afford, contenders
-from velodrome.judge.configuration import Configuration, names_of
+from velodrome.job.script import batch_notes
+from velodrome.judge.budget import Affordable
 from velodrome.judge.estimate import Estimate, basis_of
-from velodrome.judge.phrases import as_option, in_full, in_list
-from velodrome.judge.phrases import in_words as duration
 from velodrome.races.check import check_race, complete_race
 from velodrome.races.costs import MOST_SECONDS, Costs, worth_measuring
-from velodrome.races.folder import RaceFolder
-from velodrome.races.limits import Budget
+from velodrome.races.folder import RaceFolder, shuffled
+from velodrome.races.limits import Budget, fewer_steps_note
 from velodrome.races.request import SILENT, RaceObserver, RaceRequest
-
-#: A race that takes longer is worth a word on how to ask for less.
-_LONG_WAIT = 900.0
-#: Numbers of steps after which the rate is known well enough, the best first.
-_FEWER_STEPS = (300, 100, 40)
 
 
 @dataclass(frozen=True)
@@ -146,19 +134,16 @@ def plan_race(asked: RaceRequest, cluster: Cluster, observer: RaceObserver = SIL
             planned = plan_entries(folder, race, checked.entries, cluster, costs)
     return replace(
         planned, skipped=checked.skipped, reasons=tuple(checked.reasons),
-        notes=(*notes, *checked.notes, *planned.notes, *_batch_notes(jobs)),
+        notes=(*notes, *checked.notes, *planned.notes, *batch_notes(jobs)),
     )
 
 
-def _batch_notes(jobs: Sequence[Job]) -> list[str]:
-    """A sentence for each script whose global batch may grow with its workers."""
-    found = []
-    for script in dict.fromkeys(job.script for job in jobs if job.script is not None):
-        source = ""
-        with suppress(OSError, ValueError):
-            source = files.read_text(Path(script), LONGEST_SCRIPT)
-        found.append(batch_note((job for job in jobs if job.script == script), source))
-    return [note for note in found if note]
+def plan_fitted(folder: RaceFolder, fitted: Race, cluster: Cluster) -> PlannedRace:
+    """A plan for a race whose jobs were checked when they were fitted to these machines; it may have grown since."""
+    race = folder.stamped(fitted)
+    entries = shuffled(expand(race))
+    costs = Costs.stored(folder, (entry.job for entry in entries), cluster)
+    return plan_entries(folder, race, entries, cluster, costs, may_grow=True)
 
 
 def plan_entries(
@@ -174,72 +159,16 @@ def plan_entries(
     here = [entry for entry in entries if cluster.kind_of(entry.job).here]
     warning = crowded(entry.job for entry in here if entry.name not in stored)
     planned = PlannedRace(folder, race, tuple(entries), seconds, stored, estimates, may_grow,
-                          notes=tuple(note for note in (warning, _shorter(race, jobs, estimates, costs)) if note))
+                          notes=tuple(filter(None, (warning, fewer_steps_note(race, jobs, estimates, costs.of)))))
     if race.budget is None or len(here) < len(entries) or not entries:
         return planned
-    if planned.unknown_scripts:
-        said = f"how often everything runs within the budget of {in_full(race.budget)} shows when it has run once"
-        return replace(planned, notes=(*planned.notes, said))
     budget = Budget(folder, race.budget, entries, seconds)
+    if planned.unknown_scripts:
+        return replace(planned, notes=(*planned.notes, budget.unknown_note))
     budget.begin()
-    found = afford(contenders(
-        jobs, {key: one.seconds for key, one in estimates.items()}, {key: one.rate for key, one in estimates.items()},
+    affordable = budget.affordable(
+        race, jobs, {key: one.seconds for key, one in estimates.items()},
+        {key: one.rate for key, one in estimates.items()},
         {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs}, planned.guessed,
-    ), budget.left, min(FIRST_LOOK, race.most))
-    return replace(planned, affordable=found, notes=(*planned.notes, *_of_budget(planned, found, budget)))
-
-
-def _shorter(
-    race: Race, jobs: Mapping[str, Job], estimates: Mapping[str, Estimate], costs: Costs
-) -> str:
-    """How to learn which one is fastest without whole trainings, of a race that is too long for its budget or for a
-    short wait; empty if it is not, or if it is about more than speed."""
-    least = 0.9 * (race.budget or _LONG_WAIT)
-    if len(jobs) < 2 or race.objective == "accuracy" or any(
-            job.script is not None or job.target or job.steps or not estimates[key].measured
-            for key, job in jobs.items()):
-        return ""
-    if FIRST_LOOK * sum(one.seconds for one in estimates.values()) <= least:
-        return ""
-    for steps in _FEWER_STEPS:
-        short = [job.model_copy(update={"steps": steps}) for job in jobs.values()]
-        seconds = FIRST_LOOK * sum(costs.of(job).seconds for job in short)
-        if seconds <= least:
-            return (f"which one is fastest shows sooner: with --steps {steps} --objective throughput, {FIRST_LOOK} "
-                    f"repetitions of all {len(jobs)} configurations take about {duration(seconds)}")
-    return ""
-
-
-def _once(race: Race) -> str:
-    """What is missing to an answer where configurations run too seldom for any claim."""
-    if race.repeat >= FIRST_LOOK:
-        return ""
-    return f"; a verdict needs {FIRST_LOOK} repetitions: add --until-sure, or --repeat {FIRST_LOOK}"
-
-
-def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[str]:
-    """What a budget settles, as sentences."""
-    asked, count = in_full(budget.seconds or 0.0), planned.configurations
-    if not planned.race.until_sure:
-        total = sum(planned.seconds.values())
-        if total <= budget.left:
-            return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){_once(planned.race)}"]
-        return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: repetition "
-                f"by repetition, what would end later is not started; --budget {as_option(budget.spent + total)} is "
-                f"enough for all{_once(planned.race)}"]
-    times = min(FIRST_LOOK, planned.race.most)
-    if not found.settles:
-        return [f"the budget of {asked} is too small for a verdict: it needs {times} repetitions, which take about "
-                f"{duration(found.least)} for two configurations (--budget {as_option(budget.spent + found.least)}); "
-                "as many jobs as fit will run, the most promising first"]
-    if not found.left_out and found.whole == 0:
-        return [f"the budget of {asked} leaves {duration(max(0.0, budget.left))} for further repetitions"]
-    if not found.left_out:
-        return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
-                f"{duration(found.whole)}), as many as a verdict needs"] if count > 1 else []
-    configurations = {key: Configuration.of_job(job) for key, job in (
-        (entry.configuration, entry.job) for entry in planned.entries)}
-    names = names_of(list(configurations.values()))
-    out = in_list([names[configurations[key].key] for key in reversed(found.left_out)])
-    return [f"left out by the budget of {asked}, so that the others run {times} times, as a verdict needs: "
-            f"{out}; --budget {as_option(budget.spent + found.whole)} includes all {count} configurations"]
+    )
+    return replace(planned, affordable=affordable, notes=(*planned.notes, *budget.notes(race, affordable)))

@@ -18,12 +18,11 @@ from velodrome.events.models import Event
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
-from velodrome.job.read import in_words
 from velodrome.job.result import Result
+from velodrome.job.values import in_words
 from velodrome.judge.criteria import OBJECTIVES
-from velodrome.run import trust
 from velodrome.run.attempt import JobFailed
-from velodrome.run.trust import Code
+from velodrome.run.trust import Code, admit_file, admit_race
 
 if TYPE_CHECKING:
     from velodrome.judge.judge import Dropped
@@ -127,8 +126,8 @@ def _admit_code(
     jobs = [entry.job for entry in combinations(once).entries]
     folder = asked.runs / check_name(asked.name)
     if file.absolute().parent.resolve() == folder.resolve():
-        return trust.admit_race(jobs, f"race {asked.name!r}", folder, given, trusted)
-    return trust.admit_file(jobs, file, given, trusted)
+        return admit_race(jobs, f"race {asked.name!r}", folder, given, trusted)
+    return admit_file(jobs, file, given, trusted)
 
 
 def default_name(file: Race | str | Path | None, race: Race) -> str:

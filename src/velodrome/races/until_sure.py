@@ -16,16 +16,16 @@ from velodrome.job.race import Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
-from velodrome.judge.budget import Affordable, Ending, Stopped, afford, contenders, cut_short
+from velodrome.judge.budget import Affordable, Ending, Stopped, cut_short
 from velodrome.judge.conditions import newest
-from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.configuration import Configuration
 from velodrome.judge.criteria import Criteria, criteria_of
 from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgement, TaskOutcome, judge
 from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
-from velodrome.races.limits import Budget, EarlyEnd
+from velodrome.races.limits import Budget, EarlyEnd, configuration_names
 from velodrome.races.request import RaceObserver
-from velodrome.races.runs import RaceRuns, warm_engines
+from velodrome.races.runs import RaceRuns
 
 
 class UntilSure:
@@ -44,10 +44,9 @@ class UntilSure:
         for entry in entries:
             self._blocks.setdefault(entry.repetition, []).append(entry)
             self._of.setdefault(entry.configuration, []).append(entry)
-        jobs = {key: Configuration.of_job(held[0].job) for key, held in self._of.items()}
-        names = names_of(list(jobs.values()))
-        self._names = {key: names[job.key] for key, job in jobs.items()}
-        self._tasks = {key: job.task for key, job in jobs.items()}
+        jobs = {key: held[0].job for key, held in self._of.items()}
+        self._names = configuration_names(jobs)
+        self._tasks = {key: Configuration.of_job(job).task for key, job in jobs.items()}
         #: Configurations that do not run because the others need the budget.
         self._left_out: frozenset[str] = frozenset()
         #: When runs of this repetition are ended early.
@@ -82,8 +81,8 @@ class UntilSure:
         self._look(runs, len(self._blocks) + 1, observer)
         return ending_of(self._folder, self._race, self._criteria)
 
-    def engines_ahead(self) -> list[str]:
-        """The engines of the next repetition with something to run; empty if the race is over."""
+    def ahead(self) -> list[Entry]:
+        """What the next repetition with something to run has still to run; empty if the race is over."""
         finished, newest = self._folder.finished(), self._newest()
         self._left_out = frozenset(self._afford(finished).left_out)
         for number in sorted(self._blocks):
@@ -92,7 +91,7 @@ class UntilSure:
             if ahead is None:
                 break
             if ahead:
-                return warm_engines(ahead)
+                return ahead
         return []
 
     def as_stored(self) -> Ending:
@@ -156,14 +155,15 @@ class UntilSure:
         """What fits into the budget, as the race stands; configurations that always fail cost nothing more."""
         failing, seen = self._failing(results), self._seen(results)
         able = {key: held for key, held in self._of.items() if key not in failing}
-        return afford(contenders(
-            {key: held[0].job for key, held in able.items()},
+        return self._budget.affordable(
+            self._race, {key: held[0].job for key, held in able.items()},
             {key: self._budget.expected(held[0], results) for key, held in able.items()},
             seen or {key: self._promise.get(held[0].name, 0.0) for key, held in able.items()},
             {key: sum(_finished(results, one) or bool(self._ended(one)) for one in held)
              for key, held in able.items()},
             {key for key in self._guessed if not any(_finished(results, one) for one in self._of[key])},
-        ), self._budget.left * at_once, min(FIRST_LOOK, self._race.most))
+            at_once=at_once,
+        )
 
     def _seen(self, results: Mapping[str, Result]) -> dict[str, float]:
         """How good configurations are by their runs in this race; empty unless all have some that can have any."""

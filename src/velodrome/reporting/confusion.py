@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
+from velodrome.errors import shown
 from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
-from velodrome.printable import shown
 from velodrome.reporting.figures import INK, Picture, bar_words, drawing, new_figure
 
 #: With more classes cells are too small to see, and with more than the second number counts are too small to read.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from velodrome.job.job import Target
+from velodrome.job.values import Target
 from velodrome.judge.compare import Row, quality_of, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
 from velodrome.judge.measures import THROUGHPUT, Measure

@@ -15,7 +15,7 @@ from velodrome.judge.configuration import implementation_lines, text_of, varied
 from velodrome.judge.criteria import OBJECTIVES, Criteria
 from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
-from velodrome.races.calibration import rates
+from velodrome.races.hosts import rates
 from velodrome.races.jobs import stored_ending
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.figures import Looks, Picture

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from velodrome.printable import printable
+from velodrome.errors import printable
 
 
 def code(text: str) -> Markup:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from velodrome import files
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, printable
 from velodrome.judge.choice import is_settled
 from velodrome.judge.columns import RATIOS
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import measures_of
-from velodrome.printable import printable
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import Extent, name_of
@@ -33,6 +32,8 @@ _LATEX = {
     "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
 }
 _TINY, _BREAK = r"\tiny", r"\\"
+#: Columns that hold sentences, and so wrap, with their share of the width: names do not.
+_WRAPPED = {"failures": {-1: 0.5}, "claims": {0: 0.3, 1: 0.15, 3: 0.45}, "published": {0: 0.25, 6: 0.2, 7: 0.15}}
 #: Rows of one LaTeX table; longer tables are split.
 _LATEX_ROWS = 40
 
@@ -107,11 +108,9 @@ def to_latex(report: Report) -> str:
 
 
 def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
-    # A reason can be a long sentence, so its column wraps; names do not.
-    last = "p{0.5\\linewidth}" if table.name in ("failures", "claims") else None
     columns = ["r" if column.numeric else "l" for column in table.columns]
-    if last:
-        columns[-1] = last
+    for place, width in _WRAPPED.get(table.name, {}).items():
+        columns[place] = f"p{{{width}\\linewidth}}"
     title = latex_escape(table.title) + (" (continued)" if number else "")
     note = "" if number else f" {latex_escape(table.note)}"
     yield r"\begin{table}[htbp]"

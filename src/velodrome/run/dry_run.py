@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from velodrome.catalog.engines.torch import MESH
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.clusters.preflight import admit
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
-from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent
+from velodrome.events.models import (
+    EpochEvent,
+    Event,
+    InspectionEvent,
+    PhaseEvent,
+    ProgressEvent,
+    ResultEvent,
+    WarningEvent,
+)
 from velodrome.job.job import Job
+from velodrome.job.resolve import alone
 from velodrome.judge.estimate import Timing
 from velodrome.run.outcome import Failure
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Supervisor
-from velodrome.variables import INSTEAD
+from velodrome.variables import CHECK, INSTEAD
 
 
 class RehearsalFailed(RunFailed):
@@ -45,6 +55,31 @@ def rehearse(job: Job, instead: str, launcher: Launcher, progress: Progress | No
         if failure is not None:
             raise RehearsalFailed(failure)
         return list(run.events())
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What one process found out about a job in a second of training."""
+
+    job: Job
+    #: Its layers, its memory and the time of a step.
+    about: InspectionEvent
+    final: ResultEvent
+    #: Warnings of the process, each once.
+    warnings: Sequence[str]
+    timing: Timing
+
+
+def inspect(job: Job, workers: int, launcher: Launcher, progress: Progress | None = None) -> Inspected:
+    """Try a job alone for a second; strategies that divide the model are described for so many workers."""
+    tried, mesh = alone(job), MESH.of(job)
+    events = rehearse(tried, f"{CHECK}{workers}{f':{mesh}' if mesh else ''}", launcher, progress)
+    about = next(event for event in events if isinstance(event, InspectionEvent))
+    final = next(event for event in events if isinstance(event, ResultEvent))
+    began = next((event.time for event in events if isinstance(event, PhaseEvent) and event.phase == "train"), 0.0)
+    startup = max(0.0, began - min(event.time for event in events))
+    warnings = dict.fromkeys(event.message for event in events if isinstance(event, WarningEvent))
+    return Inspected(tried, about, final, [*warnings], Timing(startup, about.batch / max(about.seconds, 1e-9)))
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import walk
-from velodrome.job.job import Target
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations
 from velodrome.job.result import Result, Status
+from velodrome.job.values import Target
 from velodrome.judge.measures import TIME_TO_TARGET, Measure, measures_of, time_to_target
 from velodrome.run.store import RunFolder, read_race
 from velodrome.tasks.registry import deciding_metrics, task_of_result

@@ -23,12 +23,11 @@ from velodrome.catalog.world import World
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.local.processes import run_in_foreground
 from velodrome.clusters.plan import Plan, Process
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, printable
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
 from velodrome.job.result import Status
-from velodrome.printable import printable
 from velodrome.run.outcome import Failure, make_result
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD

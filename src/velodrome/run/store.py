@@ -24,11 +24,11 @@ from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, pars
 from velodrome.events.models import EpochEvent, Event, EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import Job
+from velodrome.job.job import reason_of as said_of
 from velodrome.job.names import check_name
 from velodrome.job.race import Race
-from velodrome.job.read import in_words
-from velodrome.job.read import reason_of as said_of
 from velodrome.job.result import BadResult, Result, Status, parse_result
+from velodrome.job.values import in_words
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
@@ -249,9 +249,9 @@ class Store:
         except OSError as error:
             run.close()
             shutil.rmtree(path, ignore_errors=True)
-            way_out = if_full(error, "free some space there, or choose another folder with --runs")
+            how_to_fix = if_full(error, "free some space there, or choose another folder with --runs")
             raise VelodromeError(
-                f"cannot begin run {name!r} in {path}: {error.strerror or error}{way_out}"
+                f"cannot begin run {name!r} in {path}: {error.strerror or error}{how_to_fix}"
             ) from error
         return run
 

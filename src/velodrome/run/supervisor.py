@@ -16,7 +16,7 @@ from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, PhaseEvent, ResultEvent
-from velodrome.job.faults import Fault, parse_fault
+from velodrome.job.values import Fault, parse_fault
 from velodrome.run.outcome import Failure
 from velodrome.run.root_cause import SILENT_SECONDS, ProcessState, awaited, not_connected, root_cause, stalled
 from velodrome.run.store import OpenRun

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from velodrome.data.own.encoding import Encoding, encode_row
 from velodrome.data.pictures import TooManyPixels, Unreadable, decode
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, shown
 from velodrome.models.served import Served
-from velodrome.printable import shown
 from velodrome.serving.model import Array, BadInput
 
 #: Bytes that a form needs around the file.

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from velodrome import files
 from velodrome.data.base import memory_budget
 from velodrome.data.sources.npz import NpzArray, npz_arrays
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, shown
 from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
-from velodrome.printable import shown
 
 #: Seconds of a call after which it is ended: a graph may hold a loop.
 CALL_SECONDS = 120.0

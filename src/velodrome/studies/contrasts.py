@@ -22,6 +22,8 @@ from velodrome.judge.statistics import t_quantile
 from velodrome.studies.format import Sense
 from velodrome.studies.quantities import QUANTITIES, Quantity, quantity_named
 
+#: An interval whose ends differ by more than this factor's logarithm is not worth reading.
+_SAYS_NOTHING = math.log(1000)
 #: Quantities of which less is faster.
 _TIMES = ("seconds", "total")
 
@@ -79,7 +81,8 @@ class Lead:
         values = [self.estimate, self.low, self.high]
         if self.is_ratio:
             ratio, *ends = [factor * math.exp(min(value, 100.0)) for value in values]
-            return f"{ratio:.2f}" + (f" ({ends[0]:.2f}–{ends[1]:.2f})" if math.isfinite(self.high) else "")
+            known = self.high - self.low < _SAYS_NOTHING
+            return f"{ratio:.2f}" + (f" ({ends[0]:.2f}–{ends[1]:.2f})" if known else "")
         return f"{values[0]:+.4f}" + (f" ({values[1]:+.4f} to {values[2]:+.4f})" if math.isfinite(self.high) else "")
 
 

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from velodrome import files
 from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError, which_name
-from velodrome.job.job import job_fields
-from velodrome.job.read import make_job, reason_of
+from velodrome.job.job import job_fields, make_job, reason_of
 from velodrome.studies.format import SCALES, Check, Compare, Largest, ScaleName, Scales, Study, fits, fits_any
 from velodrome.studies.quantities import is_quantity, quantity_names
 

@@ -14,7 +14,7 @@ from typing import Any
 from velodrome.judge.compare import Row
 from velodrome.judge.statistics import CONFIDENCE, t_quantile
 from velodrome.studies.format import Extent, Study, fits
-from velodrome.studies.plan import Setting, StudyPlan, row_of
+from velodrome.studies.plan import Setting, StudyPlan, other_experiment, row_of
 from velodrome.studies.quantities import quantity_named
 
 #: How far a run may be off by chance where nothing but its finite test set is known.
@@ -100,7 +100,7 @@ def _compared(
     if row is None:
         return FigureComparison(setting, published, ours, None, extents, published_epochs=epochs,
                                 places=_places(figures))
-    noise = {name: reach for name in names if (reach := _noise(row, name, cores)) is not None}
+    noise = {name: reach for name in names if (reach := _noise(setting, row, name, cores)) is not None}
     return FigureComparison(
         setting, published, ours, row.representative.run, extents, published_epochs=epochs,
         our_epochs={name: values for name in epochs if (values := epoch_means(row, name))}, noise=noise,
@@ -123,10 +123,12 @@ def epoch_means(row: Row, name: str) -> list[float]:
     return means
 
 
-def _noise(row: Row, name: str, cores: int) -> float | None:
+def _noise(setting: Setting, row: Row, name: str, cores: int) -> float | None:
     """How far one further run may be from the mean: a prediction interval of 95 % over runs with other seeds; of one
-    run, what two finite test sets of this size explain."""
+    run, what two finite test sets of this size explain. None for what another job measured than was published."""
     quantity = quantity_named(name)
+    if other_experiment(setting, steady=quantity.steady):
+        return None
     values = [*quantity.values(row, cores).values()]
     if len(values) > 1:
         reach = t_quantile((1 + CONFIDENCE) / 2, len(values) - 1) * stdev(values) * math.sqrt(1 + 1 / len(values))

@@ -15,14 +15,12 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
-from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.errors import BadRequest, VelodromeError, bytes_text
+from velodrome.job.job import Job, make_job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
-from velodrome.job.read import make_job
 from velodrome.judge.compare import Row
 from velodrome.machine import cores
-from velodrome.printable import bytes_text
 from velodrome.studies.format import Provenance, ScaleName, Study
 
 #: Workers per core beyond which more of them only take turns.
@@ -37,8 +35,9 @@ def size_of(fields: Mapping[str, Any]) -> str:
 def label_of(fields: Mapping[str, Any]) -> str:
     """A job of a study in a few words."""
     framework = f" ({fields['framework']})" if fields.get("framework") else ""
+    stock = " (stock)" if fields.get("implementation") == "stock" else ""
     return (
-        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework} {size_of(fields)}, "
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock} {size_of(fields)}, "
         f"batch {fields['batch_size']}, {fields['epochs']} epochs"
     )
 
@@ -76,6 +75,26 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
     return None
 
 
+#: What makes a training shorter, but no step of it another one.
+_LENGTH = frozenset({"epochs", "steps"})
+#: What our job may have otherwise without being another experiment.
+_HARMLESS = frozenset({"bad_data", "implementation"})
+
+
+def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
+    """What of our job differs so that it cannot speak about what was published.
+
+    What is `steady` is the same for a shorter training. The same data read from shards is the same data.
+    """
+    published, ignored = setting.published, _HARMLESS | (_LENGTH if steady else frozenset())
+    return [
+        f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
+        for name, value in (setting.ours or {}).items()
+        if name not in ignored and published.get(name) != value
+        and not (name == "dataset" and str(value).startswith("shards:"))
+    ]
+
+
 @dataclass(frozen=True)
 class Choice:
     """What the user chose beyond the study and its scale."""
@@ -85,6 +104,9 @@ class Choice:
     repeat: int = 1
     naming: str | None = None
     bad_data: BadData = "fail"
+    test_group: int | None = None
+    #: Of every strategy that has a stock form.
+    implementation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -311,9 +333,16 @@ def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
         fields["dataset"] = choice.dataset
     if choice.data_url is not None:
         fields["dataset"] = f"shards:{choice.data_url.rstrip('/')}/{fields['dataset']}"
+    if choice.implementation is not None and _has_stock_form(fields):
+        fields["implementation"] = choice.implementation
     if choice.bad_data != "fail":
         fields["bad_data"] = choice.bad_data
     return fields
+
+
+def _has_stock_form(fields: Mapping[str, Any]) -> bool:
+    strategy = registry.known_strategy(fields["engine"], fields["strategy"])
+    return strategy is not None and bool(strategy.implementation.stock)
 
 
 def _data_note(study: Study, choice: Choice) -> str | None:
@@ -334,5 +363,5 @@ def _race(plan: StudyPlan, choice: Choice) -> Race:
     entries = [{name: value for name, value in job.items() if name not in shared} for job in jobs]
     return parse_race({
         "job": shared, "vary": {"entry": entries}, "repeat": choice.repeat,
-        "naming": choice.naming or plan.study.naming,
+        "naming": choice.naming or plan.study.naming, "test_group": choice.test_group,
     })

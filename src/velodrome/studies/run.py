@@ -11,12 +11,10 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import DEFAULT, Cluster, Where, open_cluster
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.names import expand
-from velodrome.job.read import make_job
-from velodrome.races.costs import Costs
-from velodrome.races.folder import RaceFolder, shuffled
+from velodrome.job.job import make_job
+from velodrome.races.folder import RaceFolder
 from velodrome.races.jobs import run_jobs
-from velodrome.races.plan import PlannedRace, plan_entries
+from velodrome.races.plan import PlannedRace, plan_fitted
 from velodrome.races.request import RaceObserver
 from velodrome.run import trust
 from velodrome.studies.format import Study
@@ -88,11 +86,8 @@ def _planned(
     on_plan(plan)
     if plan.race is None:
         raise VelodromeError(f"nothing of {study.name} can run here yet")
-    race = folder.stamped(plan.race)
-    # Each job was checked when it was fitted to this machine; what was missing the last time may be there now.
-    entries = shuffled(expand(race))
-    costs = Costs.stored(folder, (entry.job for entry in entries), cluster)
-    return plan, plan_entries(folder, race, entries, cluster, costs, may_grow=True)
+    # What was missing the last time may be there now.
+    return plan, plan_fitted(folder, plan.race, cluster)
 
 
 def _site(launcher: Launcher, on: Where, *, here: bool) -> Site:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from velodrome.job.read import in_words
+from velodrome.job.values import in_words
 from velodrome.studies.format import Origin
 from velodrome.studies.plan import StudyPlan
 

@@ -24,8 +24,9 @@ from velodrome.catalog.registry import strategy_of
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest
 from velodrome.events.fields import LARGEST_INT
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step
+from velodrome.job.values import Target
 
 Better = Literal["more", "less"]
 

@@ -1,7 +1,5 @@
-"""Which test examples a model got right: summed over processes, and stored as text in a result.
-
-One bit for each example, in the order of the test set.
-"""
+"""What processes count in an evaluation, summed over them; and which test examples a model got right, stored as text in
+a result: one bit for each example, in the order of the test set."""
 
 from __future__ import annotations
 
@@ -9,14 +7,20 @@ import base64
 import binascii
 import hashlib
 import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.printable import shown
+from velodrome.errors import shown
+from velodrome.tasks.base import Counts
 
 CorrectnessBits = NDArray[np.bool_]
+Vector = NDArray[np.float64]
 
+#: A confusion matrix of more classes is unreadable and large.
+MAX_CONFUSION_CLASSES = 100
 #: Bytes that a float64 carries exactly.
 _BYTES = 6
 #: Examples whose bits are read from a result: each takes a bit there, and several bytes here.
@@ -67,3 +71,28 @@ def fingerprint(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> str:
     for place in sample:
         digest.update(np.ascontiguousarray(images[place]).tobytes())
     return digest.hexdigest()[:16]
+
+
+class Evaluated(NamedTuple):
+    """What a process counted in an evaluation of a part; `summed`, what all of them did."""
+
+    counts: Counts
+    #: Examples of each true class (row) by predicted class (column), flattened; None where it is not counted.
+    confusion: Vector | None = None
+    #: For every example of the part, whether it was classified correctly; None where no answer is right.
+    answers: CorrectnessBits | None = None
+    #: For every example of the part, its scores, flattened, zero where another process has it; None where a task needs
+    #: none.
+    scores: Vector | None = None
+
+    def summed(self, names: Sequence[str], total: Callable[[Vector], Vector]) -> Evaluated:
+        """The sums over processes by one message; `total` returns the sum of the processes' vectors."""
+        bits = None if self.answers is None else to_vector(self.answers)
+        optional = [np.zeros(0) if each is None else each for each in (self.confusion, self.scores, bits)]
+        parts = [self.counts.vector(names), *optional]
+        sums = np.split(total(np.concatenate(parts)), np.cumsum([len(each) for each in parts[:-1]]))
+        return Evaluated(
+            Counts.of(sums[0], names), None if self.confusion is None else sums[1],
+            None if self.answers is None else from_vector(sums[3], len(self.answers)),
+            None if self.scores is None else sums[2],
+        )

@@ -75,6 +75,19 @@ class ExampleTask(Task):
         """Numbers that the model returns for an example: what its function is called with as `outputs`."""
         raise NotImplementedError
 
+    def saved_fields(
+        self, data: ExampleSet, input_shape: Any, inputs: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a saved model records of the examples that it was trained on; `inputs` by name, as its engine describes
+        them, and `arguments` of the user's function."""
+        if self.classifies_images(data):
+            return {"input_shape": list(input_shape), "classes": data.classes, "dataset": data.name}
+        return {
+            "kind": "arrays", "task": self.name, "dataset": data.name, "inputs": inputs, "images": sorted(data.images),
+            "classes": data.classes, "class_names": list(data.class_names), "input_shape": input_shape,
+            "returns": self.outputs(data), "arguments": arguments,
+        }
+
     def load(self, job: Job, rank: int) -> Any:
         """All of the data set, or the files of this worker where it trains on no others."""
         place = replica_of(job, rank)

@@ -7,17 +7,22 @@ The controller never imports it: there a task knows what events and results say 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
 from velodrome.events.fields import MetricDefinition
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
+from velodrome.job.values import Target
 from velodrome.tasks.base import LOSS, Counts, Metric, finite, mean_loss
 from velodrome.tasks.examples import ExampleTask
 
+_FORMS = "return one value per example, or a sum and the count that it is a sum over"
+#: Whether an object is a tensor of the engine that trains.
+IsTensor = Callable[[Any], bool]
 #: What the user's class may have, beside its constructor without arguments.
 METHODS = ("loss", "metrics", "measure")
 #: Names that every count has.
@@ -74,6 +79,53 @@ class OwnTask(ExampleTask):
         return " or ".join(
             f"{name}(){self.place(name)}" for name in METHODS[1:] if callable(getattr(self.user, name, None))
         ) or "loss()"
+
+    def loss_and_count(self, returned: Any, is_tensor: IsTensor, size: int | None) -> tuple[Any, Any]:
+        """What the user's `loss` returned for `size` examples: one value per example and None, or a sum and the count
+        that it is a sum over; anything else is refused. `size` is None where it is not known."""
+        wrong, how = returned, ""
+        if is_tensor(returned):
+            axes = _axes(returned)
+            if len(axes) == 1 and (None in (size, axes[0]) or size == axes[0]):
+                return returned, None
+            how = "" if size is None else f" for {size} examples"
+        elif isinstance(returned, tuple | list) and len(returned) == 2:
+            loss, count = returned
+            if is_tensor(loss) and _is_single(loss):
+                return loss, count
+            wrong, how = loss, " as its sum"
+        raise BadRequest(f"--task {self.name!r}: loss() returned {described(wrong, is_tensor)}{how}: {_FORMS}")
+
+    def refused_count(self, count: str) -> BadRequest:
+        """The refusal of a count that `loss` returned, which is described in words."""
+        return BadRequest(
+            f"--task {self.name!r}: the count of loss() is {count}: return a whole number, how many the loss is a sum "
+            "over"
+        )
+
+    def count(self, outputs: Any, batch: Any, is_tensor: IsTensor) -> dict[str, Any]:
+        """What the user's `metrics` counts of a batch: a number, or a tensor of one, by name."""
+        counted = self.user.metrics(outputs, batch)
+        if not isinstance(counted, Mapping):
+            raise BadRequest(
+                f"--task {self.name!r}: metrics() returned {described(counted, is_tensor)}: return sums by name"
+            )
+        for name, value in counted.items():
+            if not (_is_single(value) if is_tensor(value) else isinstance(value, Real)):
+                raise BadRequest(
+                    f"--task {self.name!r}: metrics() returned {described(value, is_tensor)} as {name!r}: return one "
+                    "number, the sum over the batch"
+                )
+        return dict(counted)
+
+    def in_order(self, counted: Mapping[str, Any]) -> list[Any]:
+        """The counts of a batch in the order of the first one; others than those of the first are refused."""
+        if {*counted} != {*self.counted}:
+            raise BadRequest(
+                f"--task {self.name!r}: metrics() counted {', '.join(self.counted) or 'nothing'} before, and now "
+                f"{', '.join(counted) or 'nothing'}: return the same counts for every batch"
+            )
+        return [counted[name] for name in self.counted]
 
     def learn(self, sums: Mapping[str, float], total: float, loss_sum: float) -> None:
         """Take the names of counts and metrics from a first batch, which the engine tried; refuse what cannot work."""
@@ -184,6 +236,25 @@ class OwnTask(ExampleTask):
             return data.classes
         numbers = {column.name: math.prod(column.shape) for column in targets}
         return next(iter(numbers.values()), 1) if len(numbers) <= 1 else numbers
+
+
+def described(value: Any, is_tensor: IsTensor) -> str:
+    """What the user's code returned, in words."""
+    if is_tensor(value):
+        return f"a tensor of shape {_axes(value)}" if _axes(value) else "a single number"
+    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
+
+
+def _axes(tensor: Any) -> tuple[int | None, ...]:
+    try:
+        return tuple(tensor.shape)
+    except ValueError:  # in a graph of TensorFlow, where not even the number of axes is known
+        return ()
+
+
+def _is_single(tensor: Any) -> bool:
+    """Whether a tensor holds one number."""
+    return all(length == 1 for length in _axes(tensor))
 
 
 def metrics_of(definitions: Iterable[MetricDefinition]) -> list[Metric]:

@@ -23,8 +23,9 @@ from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.events.fields import MetricDefinition
 from velodrome.events.result import RunResult, TestScore
 from velodrome.figures import less_is_better
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.resolve import batch_of_step, replicas_of
+from velodrome.job.values import Target
 from velodrome.tasks.base import LOSS, Counts, Metric, Task, mean_loss
 from velodrome.tasks.own import OwnTask, metrics_of
 from velodrome.tasks.schedule import TextSchedule

@@ -8,7 +8,7 @@ controller compares them with what ONNX Runtime computes before it keeps the fil
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
@@ -137,6 +137,20 @@ def fed_images(about: Mapping[str, Any], inputs: Named, dtype: str) -> NDArray[A
     scale, offset = (np.asarray(about[name], dtype) for name in ("scale", "offset"))
     images: NDArray[Any] = inputs["x"].astype(dtype) * scale + offset
     return images
+
+
+def in_parts(
+    call: Callable[[list[NDArray[Any]]], NDArray[Any]], arrays: Sequence[NDArray[Any]], only: int | None
+) -> NDArray[Any]:
+    """What `call` returns for all rows of the arrays, of which it takes `only` so many at a time, if that is given:
+    the last part is filled up."""
+    count = len(arrays[0])
+    size = only or count
+    parts = [
+        call([np.resize(array[first : first + size], (size, *array.shape[1:])) for array in arrays])
+        for first in range(0, count, size)
+    ]
+    return np.concatenate(parts)[:count]
 
 
 def export(context: Context, folder: Path) -> None:

@@ -16,11 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from velodrome import files
-from velodrome.errors import BadRequest, raised
+from velodrome.errors import BadRequest, raised, shown
 from velodrome.events.fields import HistoryRow
 from velodrome.events.lines import sentences
 from velodrome.models.checks import Generators, restore_states
-from velodrome.printable import shown
 from velodrome.training.learner import State
 
 KEEP = 2

@@ -5,11 +5,11 @@ also share weights by name, the evaluation of images, and saved models (`ZooLear
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +19,13 @@ from safetensors.numpy import load_file, save_file
 
 from velodrome import files
 from velodrome.catalog.engines.torch import Mesh
+from velodrome.data.base import Gather
+from velodrome.data.pixels import transform_of
 from velodrome.errors import BadRequest
 from velodrome.models.checks import Generators, claims_equivalence, equivalence_warnings, of_process, zoo_differences
-from velodrome.models.model_files import DESCRIPTION, README, VOCABULARY, read_matching
-from velodrome.tasks import correctness_bits
+from velodrome.models.model_files import load_matching, write_description, zoo_recipe
 from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES, Evaluated, Vector
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
 from velodrome.transport.base import Ranks, Transport
@@ -125,6 +127,23 @@ class Learner(ABC):
     def evaluate(self, part: Part) -> Counts:
         """Count over a whole part, each example once; the sum over all processes, the same in each of them."""
 
+    def sum_evaluated(
+        self, mine: Evaluated, part: Part, context: Context, total: Callable[[Vector], Vector]
+    ) -> Counts:
+        """The counts of an evaluation over all processes; sets `confusion` and, of the test set, `answers`. `total`
+        returns the sum of the processes' vectors."""
+        summed = (mine if part == "test" else mine._replace(answers=None)).summed(context.task.counted, total)
+        if summed.confusion is not None:
+            classes = math.isqrt(len(summed.confusion))
+            self.confusion = summed.confusion.round().astype(np.int64).reshape(classes, classes)
+        if summed.answers is not None:
+            self.answers = summed.answers
+        if summed.scores is None:
+            return summed.counts
+        task: Any = context.task  # on examples: no other has scores
+        counted = task.count_scores(context.data, part, summed.scores)
+        return replace(summed.counts, own={**summed.counts.own, **counted})
+
     @abstractmethod
     def total(self, counts: Counts) -> Counts:
         """The sum of the processes' counts, the same in each of them."""
@@ -165,32 +184,31 @@ class Learner(ABC):
         """Leave together: after this no peer may depend on this process."""
 
 
-#: A confusion matrix of more classes is unreadable and large.
-MAX_CONFUSION_CLASSES = 100
-
-
 class TransportLearner(Learner):
     """A learner that exists in every worker; whatever is no gradient is summed by the transport, in float64."""
 
     def __init__(self, context: Context, transport: Transport) -> None:
         self._context, self._transport = context, transport
 
-    def sum_vector(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_vector(self, vector: Vector) -> Vector:
         """Replace a vector by its sum over the processes, and return it."""
         with self._context.waiting():
             self._transport.all_reduce(vector)
         return vector
 
-    def sum_counts(self, counts: Counts) -> Counts:
-        """The sum of the processes' counts."""
+    def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted
         return Counts.of(self.sum_vector(counts.vector(names)), names)
 
-    def total(self, counts: Counts) -> Counts:
-        return self.sum_counts(counts)
-
     def gather(self, data: bytes) -> list[bytes]:
         return gather(data, self._transport.rank, self._transport.size, self.sum_vector)
+
+    def number_of_first(self, number: int) -> int:
+        """Rank 0's number, in every process."""
+        agreed = np.array([number], np.int64)
+        with self._context.waiting():
+            self._transport.broadcast(agreed)
+        return int(agreed[0])
 
     def count_classified(
         self, part: Part, examples: Any, mine: NDArray[np.int64], predicted: NDArray[np.int64], loss: float,
@@ -200,24 +218,19 @@ class TransportLearner(Learner):
         `predicted`, with this summed loss. Sets `confusion` and, for the test set, `answers`."""
         labels = np.asarray(examples.labels[mine], np.int64)
         right = predicted == labels
-        if part == "test":
-            whole = np.zeros(len(examples), np.bool_)
-            whole[mine] = right
-            right_of_all = self.sum_vector(correctness_bits.to_vector(whole))
-            self.answers = correctness_bits.from_vector(right_of_all, len(examples))
+        answers = np.zeros(len(examples), np.bool_)
+        answers[mine] = right
+        confusion = None
         if classes <= MAX_CONFUSION_CLASSES:
-            pairs = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
-            self.confusion = self.sum_vector(pairs).round().astype(np.int64).reshape(classes, classes)
-        return self.sum_counts(Counts(len(mine), loss, {"correct": int(right.sum())}))
+            confusion = np.bincount(labels * classes + predicted, minlength=classes**2).astype(np.float64)
+        counts = Counts(len(mine), loss, {"correct": int(right.sum())})
+        return self.sum_evaluated(Evaluated(counts, confusion, answers), part, self._context, self.sum_vector)
 
     def average_statistics(self) -> None:
         """Nothing: for models without moving statistics."""
 
     def close(self) -> None:
         self._transport.close()
-
-
-Vector = NDArray[np.float64]
 
 
 def gather(data: bytes, rank: int, size: int, total: Callable[[Vector], Vector]) -> list[bytes]:
@@ -244,6 +257,8 @@ def connect_mpi(context: Context) -> MpiTransport:
 
 
 WEIGHTS = "model.safetensors"
+#: Images that are evaluated at a time.
+EVALUATION_BATCH = 512
 Values = dict[str, NDArray[Any]]
 
 
@@ -270,21 +285,29 @@ class ZooLearner(TransportLearner):
             return dict(load_file(self._context.saved_model / WEIGHTS))
         if not self._context.job.weights:
             return {}
-        values, notes = read_matching(self._context.job.weights, shapes)
-        self._warn(notes)
+        values: Values = {}
+        self._warn(load_matching(self._context.job.weights, shapes, values.__setitem__))
         return values
 
     def set_rates(self, rates: NDArray[np.float64]) -> None:
         self._rates = rates
 
     def agree(self, number: int) -> int:
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
+        return self.number_of_first(number)
+
+    def _use_images(self, context: Context) -> None:
+        """Read images of bytes: called before a network for them is built."""
+        self._data, self._transform = context.data, transform_of(context.job.pixels, context.data)
+        self.pixels, self._gather = self._transform.form, Gather(context.data.train.images)
+
+    def _image_description(self, shape: Sequence[int]) -> dict[str, Any]:
+        """What is required to load a network that takes images of this shape."""
+        return {"input_shape": list(shape), "classes": self._data.classes, "outputs": "logits",
+                **self._transform.description()}
 
     def evaluate_images(
-        self, part: Part, size: int, predict: Callable[[NDArray[Any], NDArray[np.int64]], tuple[float, Any]]
+        self, part: Part, predict: Callable[[NDArray[Any], NDArray[np.int64]], tuple[float, Any]],
+        size: int = EVALUATION_BATCH,
     ) -> Counts:
         """Count a part of labelled images; `predict` returns the summed loss and the classes of at most `size` images
         with these labels."""
@@ -318,16 +341,7 @@ class ZooLearner(TransportLearner):
                  "dataset": data.name, **self._description()}
         if vocabulary := getattr(data, "vocabulary", None):
             about |= {"kind": "text", "vocabulary": len(vocabulary)}
-            files.write_text(folder / VOCABULARY, json.dumps(vocabulary, ensure_ascii=False) + "\n", sync=False)
-        files.write_text(folder / README, self._readme(about, folder), sync=False)
-        files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+        write_description(folder, about, self._readme(about, folder))
 
     def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
-        return "\n".join([
-            f"# Model `{about['model']}`, trained by Velodrome", "",
-            f"`{WEIGHTS}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so that "
-            f"both engines can start from them (`--weights`). In the environment of `velodrome engines install "
-            f"{self.engine}`:", "",
-            "```python", "from pathlib import Path", "", f"from velodrome.engines.{self.engine}.saved import load", "",
-            f"{self.loaded} = load(Path({str(folder.resolve())!r}))", "```", "",
-        ])
+        return zoo_recipe(about, folder.resolve(), self.loaded)

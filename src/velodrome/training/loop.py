@@ -24,10 +24,11 @@ from velodrome.catalog.registry import strategy_of
 from velodrome.errors import RunFailed
 from velodrome.files import write_text
 from velodrome.job.check_optimization import left_out, scale_of_rate
-from velodrome.job.job import Job, Target
+from velodrome.job.job import Job
 from velodrome.job.optimization import Span, parse_milestones
+from velodrome.job.values import Target
 from velodrome.models.checks import preserved, read_states
-from velodrome.models.model_files import COLUMNS
+from velodrome.models.model_files import COLUMNS, VOCABULARY
 from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Counts, Steps
 from velodrome.training import checkpoint
@@ -214,13 +215,15 @@ class Training:
         return test, seconds
 
     def save_model(self) -> None:
-        """Write the model, and how a row of a table is encoded for it."""
+        """Write the model, how a row of a table is encoded for it, and the words of a language model."""
         self._context.check_folder()
-        folder = self._context.folder / "model"
+        folder, data = self._context.folder / "model", self._context.data
         with self._events.phase("save"):
-            if columns := self._context.data.columns:
-                folder.mkdir(parents=True, exist_ok=True)
-                write_text(folder / COLUMNS, json.dumps(columns, indent=1, ensure_ascii=False))
+            folder.mkdir(parents=True, exist_ok=True)
+            if data.columns:
+                write_text(folder / COLUMNS, json.dumps(data.columns, indent=1, ensure_ascii=False) + "\n", sync=False)
+            if words := getattr(data, "vocabulary", None):
+                write_text(folder / VOCABULARY, json.dumps(words, ensure_ascii=False) + "\n", sync=False)
             self._learner.save(folder)
 
     def report(self, test: Counts, test_seconds: float) -> None:

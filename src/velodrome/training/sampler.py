@@ -130,7 +130,7 @@ def network() -> tuple[int, int, int]:
 class Sampler(threading.Thread):
     """Emits a `resources` event every so many seconds until stopped."""
 
-    def __init__(self, events: Emitter, status: Status, cpu_time: CpuTime, interval: float = INTERVAL) -> None:
+    def __init__(self, events: Emitter, status: Status, cpu_time: CpuTime, interval: float) -> None:
         super().__init__(name="velodrome-sampler", daemon=True)
         self._events, self._status, self._cpu_time = events, status, cpu_time
         self._interval, self._done = interval, threading.Event()

@@ -122,10 +122,9 @@ def _interrupt(number: int, frame: Any) -> None:
 class Reader:
     """Searches lines; every answer is an object for the training process."""
 
-    def __init__(self, patterns: Sequence[str], limit: float = LIMIT) -> None:
+    def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = {text: re.compile(text) for text in patterns}
         self._timeouts = dict.fromkeys(patterns, 0)
-        self._limit = limit
         self._not_numbers: set[str] = set()
         signal.signal(signal.SIGALRM, _interrupt)
 
@@ -143,14 +142,14 @@ class Reader:
                         yield {"warning": f"--read {text!r}: {name} is {value[:60]!r}, which is not a number"}
             if self._timeouts.get(text, 0) >= MOST_TIMEOUTS:
                 del self._timeouts[text], self._patterns[text]
-                yield {"warning": f"--read {text!r} is not used any more: it took longer than {self._limit:g} s on "
+                yield {"warning": f"--read {text!r} is not used any more: it took longer than {LIMIT:g} s on "
                        f"{MOST_TIMEOUTS} lines; make it simpler"}
         if figures:
             yield {"figures": figures}
 
     def _search(self, text: str, line: str) -> dict[str, str]:
         try:
-            signal.setitimer(signal.ITIMER_REAL, self._limit)
+            signal.setitimer(signal.ITIMER_REAL, LIMIT)
             try:
                 match = self._patterns[text].search(line)
             finally:

@@ -23,8 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from velodrome.catalog import segments
 from velodrome.catalog.exchange import shared_memory_shortage
-from velodrome.errors import PeerLost, RunFailed
-from velodrome.printable import bytes_text
+from velodrome.errors import PeerLost, RunFailed, bytes_text
 from velodrome.transport.base import Ranks, Transport
 from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL, announce, retire
 from velodrome.transport.sockets import AuthenticationError, connect, interface_of, listen_at, read_line

@@ -24,8 +24,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from velodrome.errors import BadRequest, VelodromeError
-from velodrome.printable import printable, shown
+from velodrome.errors import BadRequest, VelodromeError, printable, shown
 from velodrome.run.listing import Found, locate
 from velodrome.web.security import Guard, Security, csrf_of
 

@@ -23,11 +23,10 @@ from velodrome import files
 from velodrome.data import catalogue
 from velodrome.data.examples import ExamplePart
 from velodrome.data.own.functions import is_function
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError, printable
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.models.model_files import DESCRIPTION
-from velodrome.printable import printable
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.serving.model import LoadedModel, is_exported

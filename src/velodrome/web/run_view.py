@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from velodrome.errors import shown
 from velodrome.events.lines import event_files
 from velodrome.events.models import (
     CheckpointEvent,
@@ -21,7 +22,6 @@ from velodrome.events.models import (
 from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
-from velodrome.printable import shown
 from velodrome.reporting.series import FaultSpan, Process, Span, hosts_of, merged, name_of, run_series
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from velodrome.printable import bytes_text
+from velodrome.errors import bytes_text
 from velodrome.reporting.page_text import code
 
 ABSENT = "–"

@@ -98,7 +98,7 @@ def test_the_trial_leaves_weights_statistics_and_random_numbers_as_they_were(mon
 
     tried = network("changing")
     after = drawn()
-    monkeypatch.setattr(trial.Trial, "examine", lambda *_, **__: trial.Findings())
+    monkeypatch.setattr(trial.KerasTrial, "examine", lambda *_, **__: trial.Findings())
     plain = network("changing")
     assert after == drawn()
     assert len(plain.model.variables) == 7

@@ -98,6 +98,11 @@ REST = [(task, *place, dtype) for task, place, dtype in product(DATA, SYNCHRONOU
 ROWS = [*LEAN, *(pytest.param(*row, marks=pytest.mark.slow) for row in REST if row not in LEAN)]
 
 
+@pytest.mark.quick(
+    "regression-central-storage-*", "multi-label-multi-worker-mirrored-*", "classification-allreduce-*",
+    "keras_arrays:Masked-mirrored-*", "keras_arrays:TwoTargets-*",
+    "keras_arrays:Masked-multi-worker-mirrored-2-stock-*",
+)
 @pytest.mark.parametrize(("task", "strategy", "workers", "form", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(
     single, written, tmp_path, task, strategy, workers, form, dtype
@@ -116,6 +121,7 @@ def test_workers_together_end_with_the_weights_of_one(
     assert ran.result["confusion"] == alone.result["confusion"]
 
 
+@pytest.mark.quick("keras_arrays:Masked-velodrome")
 @pytest.mark.parametrize(("task", "form"), [
     ("multi-label", "velodrome"), ("keras_arrays:Masked", "velodrome"),
     *(pytest.param(task, form, marks=pytest.mark.slow) for task, form in product(DATA, ("velodrome", "stock"))
@@ -272,9 +278,9 @@ def test_saved_models_load_again_in_a_fresh_process(single, written, tmp_path):
 
 
 @pytest.mark.parametrize(("task", "model", "words"), [
-    ("keras_arrays:Scalar", "small", "loss() returned a single number: return one value per example, or a sum"),
+    ("keras_arrays:Scalar", "small", "loss() returned a single number for 7 examples: return one value per"),
     ("keras_arrays:Stopped", "small", "'keras_arrays:Stopped': loss() (keras_arrays.py, line"),
-    ("keras_arrays:OfColumns", "small", "loss() returned a tensor of shape (5,): return one value per example"),
+    ("keras_arrays:OfColumns", "small", "loss() returned a tensor of shape (5,) for 7 examples: return one value"),
     ("regression", "wrong_inside", "cannot take inputs of shape (5,) in a batch of 7:"),
     ("keras_arrays:WrongShapes", "small", "cannot evaluate a first batch of 7 examples:"),
     ("keras_arrays:Long", "small", "use tf.shape(batch.y)[0]"),

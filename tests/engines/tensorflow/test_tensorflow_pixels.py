@@ -161,6 +161,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.quick("*allreduce*", "*multi-worker-mirrored*", "*'parameter-server', 'workers': 1}")
 @pytest.mark.integration
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_every_strategy_ends_with_the_same_weights_from_standardized_pixels(fit: Any, place: dict[str, Any]) -> None:

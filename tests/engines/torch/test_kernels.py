@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from velodrome.engines import torch as package  # noqa: E402
-from velodrome.engines.torch import fused_optimizer, tuning  # noqa: E402
+from velodrome.engines.torch import fused_optimizer, worker  # noqa: E402
 from velodrome.engines.torch.fused_optimizer import FusedOptimizer  # noqa: E402
 from velodrome.engines.torch.optimizer import Optimizer, StockOptimizer  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
@@ -92,12 +92,12 @@ def test_no_other_file_uses_a_private_name_of_pytorch() -> None:
 
 def test_the_c_library_takes_both_settings_of_malloc() -> None:
     """Fails on a C library that has no `mallopt`: training there is no worse than without this setting."""
-    assert tuning.keep_freed_memory()
+    assert worker.keep_freed_memory()
 
 
 def test_a_c_library_without_mallopt_is_no_obstacle(monkeypatch) -> None:
-    monkeypatch.setattr(tuning.ctypes, "CDLL", lambda name: object())
-    assert not tuning.keep_freed_memory()
+    monkeypatch.setattr(worker.ctypes, "CDLL", lambda name: object())
+    assert not worker.keep_freed_memory()
 
 
 def test_denormals_are_flushed_to_zero() -> None:
@@ -106,7 +106,7 @@ def test_denormals_are_flushed_to_zero() -> None:
     flushed = []
 
     def work() -> None:
-        assert tuning.flush_denormals()
+        assert worker.flush_denormals()
         flushed.append(float((smallest * 0.1).sum()))
 
     thread = threading.Thread(target=work)  # the setting is of a thread: the one that tests keeps its own

@@ -110,7 +110,7 @@ def test_the_trial_leaves_weights_statistics_and_random_numbers_as_they_were(
 
     tried = network(kind)
     after = drawn()
-    monkeypatch.setattr(trial, "examine", lambda *_, **__: trial.Findings("logits", "logits", 1, None))
+    monkeypatch.setattr(trial.TorchTrial, "examine", lambda *_, **__: trial.Findings("logits", "logits", 1, None))
     plain = network(kind)
     assert after == drawn()
     for name, value in plain.model.state_dict().items():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from velodrome.engines.torch.tuning import (
+from velodrome.engines.torch.worker import (
     CoreWatch,
     IdleThreads,
     openmp_library,

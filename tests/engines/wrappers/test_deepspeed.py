@@ -139,7 +139,7 @@ def test_a_backward_pass_of_a_batch_that_is_added_up_is_marked_as_waiting() -> N
     from contextlib import contextmanager
     from types import SimpleNamespace
 
-    from velodrome.engines.deepspeed.worker import ZeroLearner
+    from velodrome.engines.deepspeed import ZeroLearner
 
     class Marking:
         is_waiting = False

@@ -1,6 +1,6 @@
 """Libraries around PyTorch: Hugging Face Accelerate, Lightning Fabric and DeepSpeed. No framework here.
 
-Their training sides are `engines/accelerate.py`, `engines/fabric.py` and `engines/deepspeed`.
+Their training sides are `engines/accelerate.py`, `engines/fabric.py` and `engines/deepspeed.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ DEEPSPEED = Engine(
                "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
                "gathered when it computes"),
     ),
-    worker="velodrome.engines.deepspeed.worker",
+    worker="velodrome.engines.deepspeed",
     memory_bytes=450 * 2**20,
     needs=(Need("deepspeed", 'pip install "velodrome[deepspeed]"'),),
     environment=TORCH.environment,

@@ -68,7 +68,6 @@ def _namespace_of(process: int | str) -> Iterator[int]:
         os.close(namespace)
 
 
-
 def hardware_address(number: int) -> str:
     return f"{ADDRESSES}:{number >> 8:02x}:{number & 255:02x}"
 
@@ -214,7 +213,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Connect one connection through, until both sides have said everything."""
+    """Carry a connection until both sides have sent everything."""
     outside: asyncio.StreamWriter | None = None
     try:
         host, port = meant_for(writer.get_extra_info("socket"))
@@ -226,9 +225,9 @@ async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         with suppress(OSError):
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     finally:
-        for one in (writer, outside):
-            if one is not None:
-                one.close()
+        for side in (writer, outside):
+            if side is not None:
+                side.close()
 
 
 async def serve(listener: socket.socket) -> None:

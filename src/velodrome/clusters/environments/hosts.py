@@ -53,11 +53,11 @@ for dist in metadata.distributions():
         except OSError:
             wrong = wrong or str(file) + " is missing"
             continue
-        found = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, data).digest()).rstrip(b"=").decode()
-        if found != file.hash.value:
+        actual = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, data).digest()).rstrip(b"=").decode()
+        if actual != file.hash.value:
             wrong = wrong or str(file) + " was changed"
         if ".." not in file.parts and file.name != "direct_url.json":
-            lines.append(str(file) + "=" + found)
+            lines.append(str(file) + "=" + actual)
 digest = hashlib.sha256("\\n".join(sorted(set(lines))).encode()).hexdigest()
 print(json.dumps({"digest": digest, "wrong": wrong}))
 """

@@ -288,8 +288,8 @@ def guarded(home: Path, progress: Progress) -> Iterator[Steps]:
 
 
 def end_leftovers(home: Path) -> None:
-    """End the steps of a process that was killed; its guardian may not have done so yet. Whoever holds the folder's
-    lock may call it: nobody else has steps then."""
+    """End the steps of a process that was killed; its guardian may not have done so yet. Only the holder
+    of the folder's lock may call it: nobody else has steps then."""
     if left := cleaner.end_marked(_token(home)):
         raise VelodromeError(f"processes of an installation that was killed still use {str(home)!r} and cannot be "
                              f"ended: kill {' '.join(map(str, left))}, then run the command again")

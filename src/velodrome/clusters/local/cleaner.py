@@ -42,7 +42,7 @@ def _carries(process: Path, token: str) -> bool:
 
 
 def end_marked(token: str, limit: float = 5.0) -> list[int]:
-    """Kill every process of a run, also those that start meanwhile; return those that are left after the limit."""
+    """Kill every process of a run, also those that they start; return those that are left after the limit."""
     deadline = time.monotonic() + limit
     while (left := marked(token)) and time.monotonic() < deadline:
         for pid in left:

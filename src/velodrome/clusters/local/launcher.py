@@ -39,16 +39,13 @@ from velodrome.clusters.launcher import (
 )
 from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.processes import LocalProcess, Template, TemplateKilled, start_cold, start_warm
-from velodrome.clusters.plan import LOOPBACK, Plan, Process
+from velodrome.clusters.plan import LOOPBACK, PORTS, Plan, Process
 from velodrome.clusters.preflight import check_here, disk_and_data
 from velodrome.clusters.remote.agent.host import stack_of
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.faults import Fault
 from velodrome.job.job import Job
+from velodrome.job.values import Fault
 from velodrome.models.own import is_users
-
-#: Below the range from which systems choose ports for outgoing connections.
-PORTS = range(20000, 32000)
 
 
 def free_port(host: str = "") -> int:

@@ -24,10 +24,9 @@ from pathspec import GitIgnoreSpec
 from velodrome.catalog.models import is_own
 from velodrome.clusters.remote import MEBIBYTE
 from velodrome.data.own.functions import is_function
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text
 from velodrome.files import read_bytes
 from velodrome.job.job import Job
-from velodrome.printable import bytes_text
 
 #: Folders that no code lies in.
 _NEVER = frozenset({

@@ -45,7 +45,7 @@ _OF_NAME = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEX
 _KEPT_CHECKPOINTS = 2
 #: Sentences about files that were refused; nobody reads more.
 _MOST_WARNINGS = 10
-Found = TypeVar("Found")
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ class RemoteGroup(Group):
                 stack = body.decode(errors="replace")
                 return Diagnosis(stack, most_relevant_thread(stack) if stack else "", bool(answer.get("stopped")),
                                  bool(host.code) and host.code in stack, waits=waits_for_others(stack))
-        said = link.lost or f"{process.host!r} has not answered for {link.quiet_seconds:.0f} s"
-        return Diagnosis(f"(no stack: host {said})", f"(no stack: host {said})", cut_off=True)
+        reason = link.lost or f"{process.host!r} has not answered for {link.quiet_seconds:.0f} s"
+        return Diagnosis(f"(no stack: host {reason})", f"(no stack: host {reason})", cut_off=True)
 
     def collect(self, given_up: Callable[[], bool]) -> None:
         if self.shared:
@@ -228,7 +228,7 @@ class RemoteGroup(Group):
                 missing.append(host.link.lost)
         pool = ThreadPoolExecutor(max(1, len(asked)))
         waiting = [pool.submit(host.link.wait, number, "collect", _COLLECT_SECONDS) for host, number in asked]
-        pool.shutdown(wait=False)  # whoever still waits when it is given up ends with the link
+        pool.shutdown(wait=False)  # a thread that still waits when it is given up ends with the link
         while not all(future.done() for future in waiting) or not self._reports.empty():
             if given_up():
                 for _ in range(self._reports.qsize()):
@@ -278,7 +278,7 @@ def _is_plain(part: str) -> bool:
         return False
 
 
-def in_parallel(links: Iterable[Link], work: Callable[[Link], Found]) -> dict[str, Found]:
+def in_parallel(links: Iterable[Link], work: Callable[[Link], Outcome]) -> dict[str, Outcome]:
     """Do the same on all hosts at the same time; results by host, or the first error with all sentences in it."""
     links = list(links)
     pool = ThreadPoolExecutor(max(1, len(links)))

@@ -257,7 +257,7 @@ def srun_words(step: Step, options: SlurmOptions, shared: str) -> list[str]:
 
 
 def batch_script(steps: Sequence[Step], options: SlurmOptions, mail: Path) -> str:
-    """What runs on the first node: all steps at the same time, until they end, and a heartbeat meanwhile."""
+    """What runs on the first node: all steps at the same time, until they end, beside a heartbeat."""
     shared = str(Path(options.shared_dir or ".").resolve())
     agent = shlex.quote(str(mail / "agent.sh"))
     lines = ["#!/bin/sh", f"# Agents of velodrome; lines travel through {mail}"]

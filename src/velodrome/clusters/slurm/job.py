@@ -17,12 +17,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
+from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.launcher import AllocationEnded, Notice
+from velodrome.clusters.remote.allocated import HostJob, StillQueued
 from velodrome.clusters.remote.channels import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.read import reason_of
+from velodrome.job.job import reason_of
 
 #: Below the shared folder: the folders of the jobs' mail, each named as the session of its job.
 MAIL = ".velodrome-slurm"
@@ -52,9 +54,6 @@ class JobRecord(BaseModel):
     started: float | None = None
     hosts: dict[str, HostRecord] = Field(default_factory=dict)
     facts: dict[str, Any] = Field(default_factory=dict)
-
-    def write(self, folder: Path) -> None:
-        files.write_text(folder / RECORD, json.dumps(self.model_dump(), indent=2) + "\n")
 
     def state(self) -> commands.JobState | None:
         """The state of the job; None if it is over, whatever Slurm still knows of it, or if the job of that number is
@@ -102,12 +101,10 @@ _CANCEL_SECONDS = 30.0
 _NOTICE_SECONDS = 2.0
 
 
-class StillQueued(VelodromeError):
-    """Slurm has not given a job its nodes in time."""
-
-
-class SlurmJob:
+class SlurmJob(HostJob):
     """A job that was submitted."""
+
+    failure = "failed (NODE_FAIL): its slurmd or its network is down"
 
     def __init__(
         self, number: int, mail: Path, session: str, options: SlurmOptions, nodes: Sequence[str] = ()
@@ -122,10 +119,13 @@ class SlurmJob:
         self._watcher = threading.Thread(target=self._watch, name=f"velodrome-slurm-{number}", daemon=True)
         self._watcher.start()
 
-    @property
-    def record(self) -> JobRecord:
-        return JobRecord(job=self.number, mail=str(self.mail), session=self.session, nodes=self.nodes,
-                         options=self._options)
+    def store(self, folder: Path, **begun: Any) -> None:
+        record = JobRecord.model_validate({"job": self.number, "mail": str(self.mail), "session": self.session,
+                                           "nodes": self.nodes, "options": self._options, **begun})
+        files.write_text(folder / RECORD, json.dumps(record.model_dump(), indent=2) + "\n")
+
+    def silent_nodes(self) -> set[str]:
+        return commands.silent_nodes(self.nodes)
 
     def _watch(self) -> None:
         while not self._released.is_set():
@@ -170,7 +170,7 @@ class SlurmJob:
     def wait_until_running(self, seconds: float, notice: Notice) -> None:
         """Return when Slurm has given the job its nodes; `StillQueued` if it has not within so many seconds."""
         began = time.monotonic()
-        told = ""
+        last_notice = ""
         while True:
             state = self.refresh()
             if state.name == "RUNNING" and state.nodes:
@@ -189,16 +189,15 @@ class SlurmJob:
             if waited > seconds:
                 raise StillQueued(
                     f"Slurm job {self.number} has waited in the queue for {seconds:g} s ({state.reason}); raise "
-                    "queue_timeout, or ask for less"
+                    "queue_timeout, or ask for less", f"{state.name}, {state.reason}"
                 )
             waits_for = f"waiting for Slurm job {self.number}: {state.name} ({state.reason})"
-            if waits_for != told and waited > _NOTICE_SECONDS:
-                told = waits_for
+            if waits_for != last_notice and waited > _NOTICE_SECONDS:
+                last_notice = waits_for
                 notice(waits_for)
             time.sleep(0.5)
 
     def last_line(self, length: int = 300) -> str:
-        """The last line of the job's log, which says why a step did not start; empty if there is none."""
         try:
             lines = [line.strip() for line in (self.mail / "job.log").read_text(errors="replace").splitlines()]
         except OSError:
@@ -236,9 +235,6 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     files.write_text(mail / "agent", agent_source().decode())
     files.write_text(mail / "agent.sh", agent_script(options, mail, python, session))
     files.write_text(mail / _SCRIPT, batch_script(steps, options, mail))
-    try:
+    with rollback(lambda: shutil.rmtree(mail, ignore_errors=True)):
         number = commands.submit(sbatch_options(options, nodes, name, mail / "job.log"), str(mail / _SCRIPT))
-    except BaseException:
-        shutil.rmtree(mail, ignore_errors=True)
-        raise
     return SlurmJob(number, mail, session, options)

@@ -13,7 +13,7 @@ from velodrome.data.base import NDArray, WrongData, np
 from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.pixels import HeldArray, RowArray
 from velodrome.data.split import PARTS
-from velodrome.printable import shown
+from velodrome.errors import shown
 
 NAMES = tuple(f"{letter}_{part}" for part in PARTS for letter in "xy")
 

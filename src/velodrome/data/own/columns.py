@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from velodrome.data.base import Faults, NDArray, WrongData, np
 from velodrome.data.split import part_column
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 #: What a cell without a value holds, in small letters.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", "#n/a", "<na>"))

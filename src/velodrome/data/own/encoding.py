@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from velodrome.data.base import NDArray, WrongData, np
 from velodrome.data.own.columns import Column, How, is_missing, listed
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 #: What the inputs are called: numbers and one-hot categories, and categories as indices.
 FEATURES, INDICES = "features", "categories"

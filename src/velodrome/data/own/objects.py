@@ -28,7 +28,7 @@ from velodrome.data.own.reading import (
     whole_stream,
 )
 from velodrome.data.split import PARTS, TEST, TRAIN, VALIDATION, divide
-from velodrome.printable import shown
+from velodrome.errors import shown
 
 Kind = Literal["map", "stream", "tensorflow", "hugging-face"]
 #: The share of a worker's memory that a data set may take to be read into arrays.

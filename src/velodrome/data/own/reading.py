@@ -16,8 +16,7 @@ from typing import Any
 
 from velodrome.data.base import ItemFailed, NDArray, ReadingFailed, WrongData, naming, np
 from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
-from velodrome.errors import UserCodeError, VelodromeError, raised
-from velodrome.printable import shown
+from velodrome.errors import UserCodeError, VelodromeError, raised, shown
 
 #: What the target of a dictionary is called, the first one that it has.
 TARGET_NAMES = ("label", "labels", "target", "targets", "y")

@@ -27,9 +27,8 @@ from velodrome.data.own.columns import (
     Tally,
     no_column,
 )
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 _LONGEST_CELL = 1 << 20
 #: Characters that are parsed again because a quote before them was not closed: so many, and so many times the file's.

@@ -23,8 +23,8 @@ from velodrome.data import cache
 from velodrome.data.base import Checked, DataError, Progress
 from velodrome.data.examples import ChannelStatistics
 from velodrome.data.storage.store import Store
+from velodrome.errors import LONGEST_LINE, shown
 from velodrome.files import sha256_of
-from velodrome.printable import LONGEST_LINE, shown
 
 INDEX = "index.json"
 SCHEMA = 1

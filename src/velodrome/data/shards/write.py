@@ -25,8 +25,7 @@ from velodrome.data.shards.index import (
 from velodrome.data.shards.records import check_encoding, to_records
 from velodrome.data.source import Description
 from velodrome.data.storage.store import Staged, Store, writing
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 MOST_SHARDS = 10_000
 #: Bytes of images that are encoded at a time.

@@ -35,8 +35,8 @@ from velodrome.data.own.functions import no_module, refuse_standard, users_funct
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
 from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, row_fingerprints
+from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,9 @@ from velodrome.data.split import (
     sizes_of,
     unused_validation,
 )
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 #: What a damaged, encrypted or strangely packed archive may raise, and one that is too large.
 _UNREADABLE = (

@@ -21,8 +21,7 @@ from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
 from velodrome.data.storage.trees import File, FolderTree, Tree, tree_of
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 
 def list_folders(tree: Tree) -> Listing:

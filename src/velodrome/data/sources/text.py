@@ -28,8 +28,8 @@ from velodrome.data.source import (
 )
 from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
+from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
-from velodrome.printable import bytes_text, shown
 
 #: Words in addition to `<eos>` and `<unk>`.
 VOCABULARY = 10_000

@@ -16,9 +16,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol
 
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, shown
 from velodrome.files import check_regular, open_regular
-from velodrome.printable import shown
 
 #: Folders within folders, at most.
 _DEEPEST = 12

@@ -30,13 +30,13 @@ class HorovodTransport(StarTransport):
         self._horovod = horovod
         _set_options(context, ranks)
         announce(ranks.host, ranks.port)
-        # The port is that at which all have just met; nobody listens there any more.
+        # The port of the rendezvous is free again.
         server = RendezvousServer(ranks.host, ranks.port) if ranks.rank == 0 else None
         try:
             self.barrier()  # the server is there
             with translated():
                 horovod.init()
-            self.barrier()  # nobody asks it any more
+            self.barrier()  # no process asks it any more
         finally:
             if server is not None:
                 server.stop()

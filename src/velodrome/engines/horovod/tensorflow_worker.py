@@ -15,8 +15,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.data.base import Gather
-from velodrome.data.pixels import transform_of
 from velodrome.engines.horovod.session import HorovodTransport, translated
 from velodrome.engines.tensorflow.inputs import to_inputs
 from velodrome.job.job import Job
@@ -29,8 +27,6 @@ from velodrome.training.context import Context
 from velodrome.training.learner import WEIGHTS, Part, State, Values, ZooLearner
 from velodrome.transport.base import Alone, Transport
 
-EVALUATION_BATCH = 512
-
 
 class KerasLearner(ZooLearner):
     """One process's copy of the network, trained by a `tf.GradientTape` and an optimizer of Keras."""
@@ -40,8 +36,8 @@ class KerasLearner(ZooLearner):
     def __init__(self, context: Context, transport: Transport) -> None:
         super().__init__(context, transport)
         job, data = context.job, context.data
-        self._data, self._transform, self._dtype = data, transform_of(job.pixels, data), tf.as_dtype(job.weights_dtype)
-        self.pixels = self._transform.form
+        self._use_images(context)
+        self._dtype = tf.as_dtype(job.weights_dtype)
         tf.keras.backend.set_floatx(job.weights_dtype)
         tf.keras.utils.set_random_seed(job.seed)
         self._model = keras_zoo.build(job.model, data.input_shape, data.classes)
@@ -54,7 +50,7 @@ class KerasLearner(ZooLearner):
         self._optimizer.build(self._model.trainable_variables)
         image = [None, *data.input_shape]
         number, labels = tf.TensorSpec([], self._dtype), tf.TensorSpec([None], tf.int64)
-        self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.int64)
+        self._labels = np.asarray(data.train.labels, np.int64)
         # The graph itself: its arguments are always of the same kinds, and need not be looked at in every step.
         self._step = tf.function(
             self._train_step, [tf.TensorSpec(image, tf.uint8), labels, number, number, number]
@@ -120,7 +116,7 @@ class KerasLearner(ZooLearner):
             losses, answered = self._look(images, labels)
             return float(losses), answered
 
-        return self.evaluate_images(part, EVALUATION_BATCH, predict)
+        return self.evaluate_images(part, predict)
 
     # -- what is stored
 
@@ -138,8 +134,7 @@ class KerasLearner(ZooLearner):
         return {name: variable.numpy() for name, variable in self._named.items()}
 
     def _description(self) -> dict[str, Any]:
-        return {"framework": "tensorflow", "input_shape": list(self._data.input_shape), "classes": self._data.classes,
-                "outputs": "logits", **self._transform.description()}
+        return {"framework": "tensorflow", **self._image_description(self._data.input_shape)}
 
     def _readme(self, about: Mapping[str, Any], folder: Path) -> str:
         shape, classes = tuple(about["input_shape"]), about["classes"]

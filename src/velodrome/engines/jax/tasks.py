@@ -16,18 +16,15 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
-from velodrome.data.base import Gather
-from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import Forward, JaxLearner
 from velodrome.models import jax_zoo
 from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
-from velodrome.training.learner import Part
+from velodrome.training.learner import EVALUATION_BATCH, Part
 from velodrome.transport.base import Transport
 
-EVALUATION_BATCH = 512
 #: Bytes of images that are gathered at a time and handed to the compiled loop.
 WINDOW_BYTES = 8 << 20
 
@@ -51,11 +48,9 @@ class ImageLearner(JaxLearner):
     """
 
     def __init__(self, context: Context, transport: Transport, mesh: Mesh) -> None:
-        data, job = context.data, context.job
-        self._data, self._transform = data, transform_of(job.pixels, data)
-        self.pixels = self._transform.form
+        data = context.data
+        self._use_images(context)
         super().__init__(context, transport, mesh)
-        self._gather = Gather(data.train.images)
         self._labels = np.asarray(data.train.labels, np.int32)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="images")
         self._evaluate_batch = jax.jit(self._evaluate_step)
@@ -165,11 +160,10 @@ class ImageLearner(JaxLearner):
             losses, answered = self._evaluate_batch(tensors, *filled)
             return float(np.asarray(losses, np.float64)[: len(labels)].sum()), np.asarray(answered)[: len(labels)]
 
-        return self.evaluate_images(part, size, predict)
+        return self.evaluate_images(part, predict, size)
 
     def _description(self) -> dict[str, Any]:
-        return {"input_shape": list(self._data.input_shape), "classes": self._data.classes,
-                "outputs": "logits", **self._transform.description()}
+        return self._image_description(self._data.input_shape)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> jax.Array:

@@ -56,7 +56,7 @@ def _connect(context: Context) -> Transport:
         return Alone()
     ranks, seconds = Ranks.of(context.world), context.job.start_timeout
     transport = JaxTransport(ranks, seconds)
-    # The port is that at which all have just met; nobody listens there any more.
+    # The port of the rendezvous is free again.
     address = f"{ranks.host}:{ranks.port}"
     try:
         jax.distributed.initialize(

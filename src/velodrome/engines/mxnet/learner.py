@@ -163,7 +163,7 @@ class MxnetLearner(ZooLearner):
         mx.nd.waitall()
         if self._synchronous:
             return Counts()
-        of_others = self.sum_counts(Counts() if self._context.is_chief else self._counted)
+        of_others = super().total(Counts() if self._context.is_chief else self._counted)
         self._counted = Counts()
         if not self._alone:
             with self._context.waiting():
@@ -174,7 +174,7 @@ class MxnetLearner(ZooLearner):
 
     def total(self, counts: Counts) -> Counts:
         """Under asp the chief's counts are those of all (`end_epoch`)."""
-        return self.sum_counts(counts if self._synchronous or self._context.is_chief else Counts())
+        return super().total(counts if self._synchronous or self._context.is_chief else Counts())
 
     # -- what is stored
 

@@ -14,17 +14,14 @@ from mxnet import autograd, gluon
 from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
-from velodrome.data.base import Gather
-from velodrome.data.pixels import transform_of
 from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
 from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
 from velodrome.training.learner import Part
 from velodrome.transport.base import Transport
-
-EVALUATION_BATCH = 512
 
 
 class ImageLoss(gluon.HybridBlock):
@@ -45,10 +42,8 @@ class ImageLearner(MxnetLearner):
     """Trains on the images of this worker's partition."""
 
     def __init__(self, context: Context, transport: Transport, store: Any) -> None:
-        data, job = context.data, context.job
-        self._data, self._transform = data, transform_of(job.pixels, data)
-        self.pixels, self._dtype = self._transform.form, job.weights_dtype
-        self._gather, self._labels = Gather(data.train.images), np.asarray(data.train.labels, np.float32)
+        self._use_images(context)
+        self._dtype, self._labels = context.job.weights_dtype, np.asarray(context.data.train.labels, np.float32)
         super().__init__(context, transport, store)
 
     def _shape(self) -> tuple[int, int, int]:
@@ -96,11 +91,10 @@ class ImageLearner(MxnetLearner):
             outputs = self._network(self._images(images))
             return float(self._loss(outputs, mx.nd.array(labels)).sum().asscalar()), outputs.asnumpy().argmax(1)
 
-        return self.evaluate_images(part, EVALUATION_BATCH, predict)
+        return self.evaluate_images(part, predict)
 
     def _description(self) -> dict[str, Any]:
-        return {"input_shape": list(self._shape()), "classes": self._data.classes,
-                "outputs": "logits", **self._transform.description()}
+        return self._image_description(self._shape())
 
 
 class TextLoss(gluon.HybridBlock):
@@ -168,7 +162,8 @@ class TextLearner(MxnetLearner):
                 losses = self._loss(logits.reshape((-1, 0), reverse=True), targets).asnumpy()
                 loss_sum += float((losses.astype(np.float64) * read.real[:, columns].T.reshape(-1)).sum())
                 self._context.status.seen += 1
-        return self.sum_counts(Counts(int(read.real.sum(dtype="float64")), loss_sum))
+        mine = Evaluated(Counts(int(read.real.sum(dtype="float64")), loss_sum))
+        return self.sum_evaluated(mine, part, self._context, self.sum_vector)
 
     def _description(self) -> dict[str, Any]:
         return {}

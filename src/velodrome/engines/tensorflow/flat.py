@@ -6,8 +6,7 @@ same model works under every strategy, without Keras' variable wrappers."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,14 +163,6 @@ class FlatModel(ABC):
         layers = self.layout.layers(buffer)
         kept = [value if keep is None else keep(value) for value, keep in zip(layers, self._constraints, strict=True)]
         return self.layout.buffer(kept)
-
-    def with_scores(self, part: str, counts: Counts, scores: Array) -> Counts:
-        """The counts of an evaluation, with those that need the scores of all its examples."""
-        return replace(counts, own={**counts.own, **self._count_scores(part, scores)}) if self.score_size else counts
-
-    def _count_scores(self, part: str, scores: Array) -> Mapping[str, float]:
-        """What a task counts of all scores of a part; only with a `score_size`."""
-        raise NotImplementedError
 
     def initial_state(self, rows: int) -> list[Array]:
         """The state with which a stateful network begins an epoch or an evaluation of so many rows."""

@@ -20,26 +20,25 @@ import h5py
 import keras
 import numpy as np
 import tensorflow as tf
-from safetensors import SafetensorError, safe_open
 
-from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
 from velodrome.models.checks import preserved
 from velodrome.models.description import check_unpacked
 from velodrome.models.model_files import (
-    DESCRIPTION,
     README,
     Matching,
     building_arguments,
     check_readable,
     check_size,
     first_inputs,
-    loading_recipe,
+    load_matching,
     read_description,
     tuples,
+    write_description,
 )
 from velodrome.models.own import builder_of, split_name
+from velodrome.training.trial import saving_problem
 
 WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
 
@@ -63,7 +62,7 @@ def save(folder: Path, model: keras.Model, form: Form, about: Mapping[str, Any])
     except Exception as error:
         if form.file == WEIGHTS or isinstance(error, OSError):
             raise
-        # The trial before training succeeded, and even so: the training is worth more than the form.
+        # The trial before training succeeded, but the training is worth more than the form.
         (folder / form.file).unlink(missing_ok=True)
         form = Form(WEIGHTS)
         _write(folder / WEIGHTS, model)
@@ -82,8 +81,7 @@ def _describe(folder: Path, form: Form, about: Mapping[str, Any]) -> None:
     described = {
         **about, "file": form.file, "custom_objects": dict(form.custom_objects), "safe_mode": form.safe_mode,
     }
-    files.write_text(folder / README, loading_recipe(described, folder.resolve()), sync=False)
-    files.write_text(folder / DESCRIPTION, json.dumps(described, indent=2) + "\n", sync=False)
+    write_description(folder, described)
 
 
 def load(folder: Path, name: str | None = None, arguments: Mapping[str, Any] | None = None) -> keras.Model:
@@ -164,7 +162,7 @@ def choose_form(
         )
     return Form(WEIGHTS), (
         f"model {name!r} could not be loaded after saving it, neither as a whole ({problem}) nor into a model that "
-        f"your function built again ({second}): {written} even so",
+        f"your function built again ({second}): {written} anyway",
     )
 
 
@@ -172,19 +170,19 @@ def _tried(
     model: keras.Model, about: Mapping[str, Any], images: tf.Tensor, folder: Path, *, whole: bool
 ) -> tuple[Form | None, str]:
     """The form, if a model that was saved in it and loaded again is the same; else why it is not."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name, preserved():
-        trial = Path(name)
-        try:
-            _write(trial / (WHOLE if whole else WEIGHTS), model)
-            form = _needs_of(trial / WHOLE, about["model"]) if whole else Form(WEIGHTS)
-            _describe(trial, form, about)
-            loaded = _as_described(trial, form) if whole else load(trial, about["model"])
-            problem = _difference(model, loaded, images)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
-                raise
-            problem = _first_sentence(error)
+    form = Form(WEIGHTS)
+
+    def problem_in(trial: Path) -> str | None:
+        nonlocal form
+        _write(trial / (WHOLE if whole else WEIGHTS), model)
+        if whole:
+            form = _needs_of(trial / WHOLE, about["model"])
+        _describe(trial, form, about)
+        loaded = _as_described(trial, form) if whole else load(trial, about["model"])
+        return _difference(model, loaded, images)
+
+    with preserved():
+        problem = saving_problem(folder, problem_in)
     return (None, problem) if problem else (form, "")
 
 
@@ -263,20 +261,19 @@ def _close(ours: list[Any], theirs: list[Any]) -> bool:
     )
 
 
-def _first_sentence(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.partition(". ")[0].rstrip(".")[:300]
-
-
 #: The member of a .keras file that holds its weights.
 _MEMBER = "model.weights.h5"
 
 
 def load_given(model: keras.Model, file: str) -> tuple[str, ...]:
     """Copy what matches by name and shape into the model; what did not match, as sentences."""
-    check_readable(file)
     if file.lower().endswith(".safetensors"):
-        return _from_safetensors(model, file).notes()
+        # Variables are named by their paths, such as `dense/kernel`; some begin with the model's name.
+        prefix = f"{model.name}/"
+        places = {variable.path.removeprefix(prefix): variable for variable in model.variables}
+        shapes = {name: tuple(place.shape) for name, place in places.items()}
+        return load_matching(file, shapes, lambda name, value: places[name].assign(value), prefix=prefix)
+    check_readable(file)
     with tempfile.TemporaryDirectory(prefix="velodrome-weights-") as folder:
         stored, ours = Path(file), Path(folder) / "ours.weights.h5"
         if file.lower().endswith(".keras"):
@@ -320,17 +317,3 @@ def _extracted(file: str, place: Path) -> Path:
     return place
 
 
-def _from_safetensors(model: keras.Model, file: str) -> Matching:
-    """Match arrays with the variables of a model by their paths, such as `dense/kernel`; some begin with its name."""
-    prefix = f"{model.name}/"
-    places = {variable.path.removeprefix(prefix): variable for variable in model.variables}
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            names = {name.removeprefix(prefix): name for name in stored.keys()}  # noqa: SIM118 (not a mapping)
-            shapes = {name: tuple(stored.get_slice(given).get_shape()) for name, given in names.items()}
-            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
-            for name in matching.loaded:
-                places[name].assign(stored.get_tensor(names[name]))
-    except SafetensorError as error:
-        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
-    return matching

@@ -5,7 +5,7 @@ Byte images with a label each are examples with one input and one target; everyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ from velodrome.engines.tensorflow.feed import EVALUATION_BATCH, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.engines.tensorflow.inputs import ExampleInputs, choose_transform
 from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, objective_of
-from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
+from velodrome.engines.tensorflow.trial import Findings, KerasTrial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.checks import byte_input_note, check_outputs, other_size, preserved, way_out
+from velodrome.models.checks import byte_input_note, check_outputs, how_to_fix, other_size, preserved
 from velodrome.models.model_files import read_description
-from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
+from velodrome.models.own import builder_of, building_arguments, fits_data, wrong_framework
 from velodrome.tasks.examples import ExampleTask
 
 #: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
@@ -41,7 +41,9 @@ class Network(FlatModel):
         set_number_format(job)
         keras.utils.set_random_seed(job.seed)
         self.task, self.data = task, data
-        self._arguments = _arguments(job, task, data)
+        self._arguments = building_arguments(
+            job, data.input_shape, task.outputs(data), classifies_images=task.classifies_images(data)
+        )
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
         pixels, self.notes = choose_transform(job, model, data, classifies_images=task.classifies_images(data))
         self.pixel_form = pixels.form if pixels else None
@@ -81,7 +83,7 @@ class Network(FlatModel):
         job, own = self.job, is_own(self.job.model)
         if (own and saved is None) or self.task.has_own_loss:
             evaluated = other_size(self.data, job.workers, EVALUATION_BATCH, sizes[0])
-            findings = Trial(self, way_out(job, self.data)).examine(outputs, sizes, evaluated)
+            findings = KerasTrial(self, how_to_fix(job, self.data)).examine(outputs, sizes, evaluated)
         elif saved is not None:
             findings = Findings.of_saved(read_description(saved, job.model, job.model_args))
         else:
@@ -171,9 +173,6 @@ class Network(FlatModel):
         counts = _counts_of(computed, batch.real)
         return StepResult(counts, list(statistics), confusion, computed.right, computed.scores)
 
-    def _count_scores(self, part: str, scores: Array) -> Mapping[str, float]:
-        return self.task.count_scores(self.data, part, scores)
-
     # -- statistics
 
     def initial_statistics(self, rank: int) -> list[Array]:
@@ -220,34 +219,15 @@ class Network(FlatModel):
 
     def _about(self) -> dict[str, Any]:
         data, pixels, findings = self.data, self.inputs.pixels, self._findings
-        about = {**super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
-                 "only_batch": findings.only_batch}
-        if self.task.classifies_images(data):
-            return {**about, "input_shape": list(data.input_shape), "classes": data.classes,
-                    "several": findings.several}
         return {
-            **about, "kind": "arrays", "task": self.task.name, "dataset": data.name,
-            "inputs": self.inputs.description(), "images": sorted(data.images), "classes": data.classes,
-            "class_names": list(data.class_names), "input_shape": data.input_shape,
-            "returns": self.task.outputs(data), "arguments": self._arguments,
+            **super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
+            "only_batch": findings.only_batch, "several": findings.several,
+            **self.task.saved_fields(data, data.input_shape, self.inputs.description(), self._arguments),
         }
 
 
 def _is_random_state(variable: keras.Variable) -> bool:
     return "seed_generator_state" in variable.path and tuple(variable.shape) == (2,)
-
-
-def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
-    """What the user's function is called with."""
-    if task.classifies_images(data):
-        return {"input_shape": data.input_shape, "classes": data.class_count, **job.model_args}
-    if is_own(job.model):
-        return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)
-    if job.model_args:
-        raise BadRequest(
-            f"--model-arg {next(iter(job.model_args))!r}: model {job.model!r} of the zoo takes no arguments"
-        )
-    return {}
 
 
 def _counts_of(computed: Computed, real: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ rounds to zero."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
-from velodrome.errors import BadRequest
 from velodrome.models.checks import class_scores
 from velodrome.tasks.base import Batch
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.own import OwnTask
+from velodrome.tasks.own import OwnTask, described
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
 
 
@@ -39,9 +39,6 @@ def class_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float) -> tf.T
     return tf.nn.softmax_cross_entropy_with_logits(labels=weights, logits=logits)
 
 
-_FORMS = "return one value per example, or a sum and the count that it is a sum over"
-
-
 class CalledModel:
     """The user's model as the user's loss calls it: in training or in evaluation, remembering what it returned last."""
 
@@ -55,49 +52,6 @@ class CalledModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
-
-
-def sum_and_count(task: str, returned: Any, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, bool]:
-    """The summed loss, what it is a sum over in float64, and whether that is the number of examples."""
-    if isinstance(returned, tuple | list) and len(returned) == 2:
-        loss, count = returned
-        if not tf.is_tensor(loss) or loss.shape.num_elements() != 1:
-            raise BadRequest(f"--task {task!r}: loss() returned {described(loss)} as its sum: {_FORMS}")
-        return tf.reshape(loss, []), as_number(task, "the count of loss()", count), False
-    if not tf.is_tensor(returned):
-        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
-    # Sizes are known where the loss is called outside a graph.
-    wanted = tf.get_static_value(size)
-    if returned.shape.rank != 1 or (None not in (wanted, returned.shape[0]) and wanted != returned.shape[0]):
-        raise BadRequest(f"--task {task!r}: loss() returned {described(returned)}: {_FORMS}")
-    return tf.reduce_sum(returned), tf.cast(size, tf.float64), True
-
-
-def count_of(task: OwnTask, outputs: Any, batch: Any) -> dict[str, tf.Tensor]:
-    """What the user's `metrics` counted of a batch, in float64."""
-    counted = task.user.metrics(outputs, batch)
-    if not isinstance(counted, Mapping):
-        raise BadRequest(f"--task {task.name!r}: metrics() returned {described(counted)}: return sums by name")
-    return {name: as_number(task.name, f"{name!r} of metrics()", value) for name, value in counted.items()}
-
-
-def as_number(task: str, what: str, value: Any) -> tf.Tensor:
-    single = value.shape.num_elements() == 1 if tf.is_tensor(value) else isinstance(value, Real)
-    if not single:
-        raise BadRequest(
-            f"--task {task!r}: {what} is {described(value)}: return one number, the sum over the batch"
-        )
-    return tf.reshape(tf.cast(value, tf.float64), [])
-
-
-def described(value: Any) -> str:
-    if tf.is_tensor(value):
-        return f"a tensor of shape {tuple(value.shape)}" if value.shape.rank else "a single number"
-    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
-
-
-#: A confusion matrix of more classes is unreadable and large.
-MOST_CONFUSED = 100
 
 
 class Computed(NamedTuple):
@@ -181,7 +135,7 @@ class ClassObjective(OutputObjective):
     def __init__(self, model: keras.Model, dtype: tf.DType, classes: int, smoothing: float = 0.0) -> None:
         super().__init__(model, dtype, (classes,))
         self._classes, self._smoothing = classes, smoothing
-        self.confusion_classes = classes if classes <= MOST_CONFUSED else 0
+        self.confusion_classes = classes if classes <= MAX_CONFUSION_CLASSES else 0
 
     def _outputs(self, inputs: Any, *, training: bool) -> tf.Tensor:
         only = self.only_batch
@@ -279,18 +233,26 @@ class OwnObjective(Objective):
         model = CalledModel(self._model, training=training)
         returned = self._task.user.loss(model, batch)
         size = tf.shape(tf.nest.flatten(batch.x)[0])[0]
-        loss, total, self.by_examples = sum_and_count(self._task.name, returned, size)
-        self.named = count_of(self._task, model.returned, batch) if self._task.has_counts else {}
-        return Computed(tf.cast(loss, self._dtype), total, self._ordered())
+        # Sizes are known where the loss is called outside a graph.
+        loss, count = self._task.loss_and_count(returned, tf.is_tensor, tf.get_static_value(size))
+        self.by_examples = count is None
+        total = tf.cast(size, tf.float64) if self.by_examples else self._number(count)
+        self.named = {}
+        if self._task.has_counts:
+            counted = self._task.count(model.returned, batch, tf.is_tensor)
+            self.named = {name: _as_number(value) for name, value in counted.items()}
+        # Before the first batch is counted, the task does not know any names.
+        sums = self._task.in_order(self.named) if self._task.counted else []
+        return Computed(tf.cast(tf.reduce_sum(loss), self._dtype), total, sums)
 
-    def _ordered(self) -> list[tf.Tensor]:
-        names = self._task.counted
-        if names and {*names} != {*self.named}:
-            raise BadRequest(
-                f"--task {self._task.name!r}: metrics() counted {', '.join(names)} before, and now "
-                f"{', '.join(self.named) or 'nothing'}: return the same counts for every batch"
-            )
-        return [self.named[name] for name in names]
+    def _number(self, count: Any) -> tf.Tensor:
+        if not (count.shape.num_elements() == 1 if tf.is_tensor(count) else isinstance(count, Real)):
+            raise self._task.refused_count(described(count, tf.is_tensor))
+        return _as_number(count)
+
+
+def _as_number(value: Any) -> tf.Tensor:
+    return tf.reshape(tf.cast(value, tf.float64), [])
 
 
 def objective_of(

@@ -17,7 +17,7 @@ from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.checks import class_scores
 from velodrome.models.served import Exported, ServedState
 from velodrome.tasks.base import Batch
-from velodrome.training.actions import Named
+from velodrome.training.actions import Named, in_parts
 
 NEEDS = ("onnx", "tf2onnx")
 _OPSET = 18
@@ -33,7 +33,8 @@ def export(saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> 
     names = list(inputs)
     arrays = {name: _fed(array) for name, array in inputs.items()}
     only = about.get("only_batch")
-    expected = _in_parts(_function(model, about, names), list(arrays.values()), only)
+    call = _function(model, about, names)
+    expected = in_parts(lambda part: np.asarray(call(*map(tf.constant, part))), list(arrays.values()), only)
     signature = [tf.TensorSpec((only, *array.shape[1:]), array.dtype, name=name) for name, array in arrays.items()]
     _write(_function(plain, about, names), signature, file)
     return Exported(expected, only_batch=only)
@@ -109,17 +110,6 @@ def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
     one = graph.make_const(f"{name}_one", np.array(1.0, np.float32))
     erf = graph.make_node("Erf", inputs, shapes=[shape], dtypes=[dtype], name=f"{name}_erf")
     graph.make_node("Sub", [one.output[0], erf.output[0]], outputs=outputs, shapes=[shape], dtypes=[dtype], name=name)
-
-
-def _in_parts(call: Callable[..., tf.Tensor], arrays: Sequence[np.ndarray], only: int | None) -> np.ndarray:
-    count = len(arrays[0])
-    size = only or count
-    parts = [
-        np.asarray(call(*(tf.constant(np.resize(array[first : first + size], (size, *array.shape[1:])))
-                          for array in arrays)))
-        for first in range(0, count, size)
-    ]
-    return np.concatenate(parts)[:count]
 
 
 def _fed(array: np.ndarray) -> np.ndarray:

@@ -7,13 +7,11 @@ training traces them: so a loss without a gradient shows, and what a user's metr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from velodrome.engines.tensorflow.feed import constants_of
@@ -21,7 +19,6 @@ from velodrome.engines.tensorflow.flat import Batch
 from velodrome.engines.tensorflow.inputs import expects_bytes
 from velodrome.engines.tensorflow.inspection import Activation, last_activation
 from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
-from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
 from velodrome.models import own
 from velodrome.models.checks import (
     are_probabilities,
@@ -34,6 +31,7 @@ from velodrome.models.checks import (
     wrong_batch,
 )
 from velodrome.tasks.own import OwnTask
+from velodrome.training.trial import Trial
 
 if TYPE_CHECKING:
     from velodrome.engines.tensorflow.network import Network
@@ -88,12 +86,13 @@ class Findings:
         return ()
 
 
-class Trial:
+class KerasTrial(Trial):
     """Calls the model of a network, and its loss."""
 
-    def __init__(self, network: Network, way_out: str) -> None:
-        """`way_out` is what helps where only the smallest batch is too small."""
-        self._network, self._way_out, self._name = network, way_out, network.job.model
+    def __init__(self, network: Network, how_to_fix: str) -> None:
+        """`how_to_fix` is what helps where only the smallest batch is too small."""
+        super().__init__(network.job.model, network.task)
+        self._network, self._how_to_fix = network, how_to_fix
         self._byte_input = False
         #: What the model returned in a graph, by the size of the batch and whether it trains.
         self._returned: dict[tuple[int, bool], Any] = {}
@@ -108,7 +107,7 @@ class Trial:
             more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
         else:
             if isinstance(objective, OutputObjective):
-                self._check_outputs(class_scores(outputs, tf.Tensor), sizes[0], objective.shape)
+                self._check_shape(class_scores(outputs, tf.Tensor), tf.is_tensor, sizes[0], objective.shape)
             self._try_loss(sizes[0], sizes[-1], evaluation_size)
         if not isinstance(objective, ClassObjective):
             return Findings(**more)
@@ -149,7 +148,7 @@ class Trial:
             except Exception as error:
                 if smallest == full or not self._takes(full, training=True):
                     raise
-                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+                raise wrong_batch(self._name, smallest, full, error, self._how_to_fix) from error
         check_outputs(self._name, returned, tf.Tensor, smallest, data.class_count, training=True)
         byte_input = self._byte_input
         # A model that takes batches of two sizes takes any.
@@ -177,20 +176,6 @@ class Trial:
         exact = not in_training and activation(training=False) is not None
         return Findings(None, (in_training, True), exact, **more)
 
-    def _check_outputs(self, outputs: Any, size: int, shape: tuple[int, ...]) -> None:
-        if not tf.is_tensor(outputs):
-            raise BadRequest(
-                f"model {self._name!r} returns {type(outputs).__name__!r}, and one tensor of shape {(size, *shape)} is "
-                f"needed for task {self._network.task.name!r}: return one, or name a task of your own"
-            )
-        numbers = size * int(np.prod(shape))
-        if outputs.shape[:1] != (size,) or outputs.shape.num_elements() != numbers:
-            alone = f" or {(size, 1)}" if not shape else ""
-            raise BadRequest(
-                f"model {self._name!r} answers with shape {tuple(outputs.shape)} for {size} examples; the target needs "
-                f"{(size, *shape)}{alone}"
-            )
-
     # -- with its loss
 
     def _try_loss(self, full: int, smallest: int, evaluation_size: int) -> None:
@@ -208,7 +193,7 @@ class Trial:
             try:
                 self._run(train, smallest)
             except Exception as error:
-                raise wrong_batch(self._name, smallest, full, error, self._way_out) from error
+                raise wrong_batch(self._name, smallest, full, error, self._how_to_fix) from error
         with self._users_code(evaluation_size, training=False):
             self._run(evaluate, evaluation_size)
 
@@ -242,41 +227,16 @@ class Trial:
     def _try_first(self, graph: Any, size: int, *, training: bool) -> None:
         with self._users_code(size, training=training):
             loss, total, connected, named = self._run(graph, size)
-        task = self._network.task
-        if training and not connected:
-            own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
-            what = own_loss or f"model {self._name!r}"
-            raise BadRequest(
-                f"{what} has no gradient: what it returns does not depend on a weight of the model, or was stopped by "
-                "tf.stop_gradient or a rounding"
-            )
-        if not np.isfinite(loss):
-            raise BadRequest(
-                f"the loss of a first batch of {size} examples is {loss}: look for a division by zero, a logarithm "
-                "of zero, or numbers in the data that are not finite"
-            )
+        self._check_first(
+            loss, size, has_gradient=connected or not training, no_gradient="what it returns does not depend on a "
+            "weight of the model, or was stopped by tf.stop_gradient or a rounding",
+        )
+        task = self._task
         if isinstance(task, OwnTask):
             if total < 0 or total != round(total):
-                raise BadRequest(
-                    f"--task {task.name!r}: the count of loss() is {total:g}: return a whole number, how many the loss "
-                    "is a sum over"
-                )
+                raise task.refused_count(f"{total:g}")
             with self._users_code(size, training=training):
                 task.learn(named, total, loss)
-
-    @contextmanager
-    def _users_code(self, size: int, *, training: bool) -> Iterator[None]:
-        """Around a call of the user's loss or model: what it raises becomes one sentence with the user's traceback."""
-        try:
-            yield
-        except VelodromeError:
-            raise
-        except Exception as error:
-            when, task = "train" if training else "evaluate", self._network.task
-            what = f"--task {task.name!r}" if isinstance(task, OwnTask) else f"model {self._name!r}"
-            raise UsersCodeFailed(
-                f"{what} cannot {when} a first batch of {size} examples: {own.reason_of(error)}"
-            ) from error
 
 
 def ignored_settings(name: str, model: keras.Model, objective: Objective) -> tuple[str, ...]:

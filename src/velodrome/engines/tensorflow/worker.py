@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from velodrome.catalog.engines.tensorflow import cluster_of, task_of
 from velodrome.catalog.world import World
+from velodrome.engines.tensorflow.networks import network_of
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.strategies import worker_data
 from velodrome.engines.tensorflow.strategies.allreduce import AllReduce
@@ -32,7 +33,6 @@ from velodrome.engines.tensorflow.strategies.cluster import (
 from velodrome.engines.tensorflow.strategies.dispatchers import IndexDispatcher, TextDispatcher
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer, make_strategy
 from velodrome.engines.tensorflow.strategies.replicas import Replicas
-from velodrome.engines.tensorflow.tasks import network_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, is_by_keras, steps_of_epoch
 from velodrome.training import loop
 from velodrome.training.context import Context
@@ -51,7 +51,10 @@ def train(context: Context) -> None:
         with translate_errors(context.world.me.port):
             (_lead if context.role == "chief" else _serve)(context)
     elif context.job.strategy == "allreduce":
-        loop.train(context, partial(connect_mpi, context), partial(AllReduce, context))
+        loop.train(
+            context, partial(connect_mpi, context),
+            lambda transport: AllReduce(context, network_of(context), transport),
+        )
     elif context.job.strategy == "multi-worker-mirrored":
         with translate_errors(context.world.me.port):
             loop.train(context, partial(_join_workers, context), partial(_replicas, context))

@@ -75,7 +75,7 @@ def generators_of(model: nn.Module) -> Generators:
 def untouched(model: nn.Module) -> Iterator[nn.Module]:
     """A copy of the model to be tried or, if it cannot be copied, the model itself, whose tensors are then restored.
 
-    Random numbers that are drawn meanwhile are drawn again later.
+    Random numbers that the trial draws are drawn again later.
     """
     with preserved(generators_of(model)):
         try:
@@ -195,8 +195,7 @@ class LogitsModel(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None = None,
-        several: bool = False,
+        self, model: nn.Module, *, training: Outputs, evaluation: Outputs, evaluation_batch: int | None, several: bool
     ) -> None:
         super().__init__()
         self.model, self._several = model, several

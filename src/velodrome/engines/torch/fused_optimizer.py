@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,22 +55,12 @@ PRIVATE = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_")
 
 def fused_adam(
     tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
-    decay: float = 0.0,
+    decay: float = 0.0, *, decoupled: bool = False,
 ) -> None:
-    """One step of Adam in a single pass over all tensors; weight decay is added to the gradient."""
-    torch._fused_adam_(
-        tensors, gradients, means, squares, [], steps,
-        lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=decay, eps=ADAM_EPSILON,
-        amsgrad=False, maximize=False,
-    )
-
-
-def fused_adamw(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
-    decay: float = 0.0,
-) -> None:
-    """One step of AdamW in a single pass over all tensors; weight decay does not pass through the running means."""
-    torch._fused_adamw_(
+    """One step of Adam in a single pass over all tensors; weight decay is added to the gradient or, `decoupled` as in
+    AdamW, does not pass through the running means."""
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    kernel(
         tensors, gradients, means, squares, [], steps,
         lr=rate, beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], weight_decay=decay, eps=ADAM_EPSILON,
         amsgrad=False, maximize=False,
@@ -88,26 +79,19 @@ def fused_momentum(
 
 def plain_adam(
     tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
-    decay: float = 0.0,
+    decay: float = 0.0, *, decoupled: bool = False,
 ) -> None:
-    """One step of Adam by public functions."""
+    """The same by public functions."""
     for tensor, gradient, mean, square, step in zip(tensors, gradients, means, squares, steps, strict=True):
-        gradient = gradient.add(tensor, alpha=decay) if decay else gradient
+        if decoupled:
+            tensor.mul_(1 - rate * decay)
+        elif decay:
+            gradient = gradient.add(tensor, alpha=decay)
         mean_correction, square_correction = (1 - beta ** float(step) for beta in ADAM_BETAS)
         mean.lerp_(gradient, 1 - ADAM_BETAS[0])
         square.mul_(ADAM_BETAS[1]).addcmul_(gradient, gradient, value=1 - ADAM_BETAS[1])
         divisor = square.sqrt().div_(math.sqrt(square_correction)).add_(ADAM_EPSILON)
         tensor.addcdiv_(mean, divisor, value=-rate / mean_correction)
-
-
-def plain_adamw(
-    tensors: Tensors, gradients: Tensors, means: Tensors, squares: Tensors, steps: Tensors, rate: float,
-    decay: float = 0.0,
-) -> None:
-    """One step of AdamW by public functions."""
-    for tensor in tensors:
-        tensor.mul_(1 - rate * decay)
-    plain_adam(tensors, gradients, means, squares, steps, rate)
 
 
 def plain_momentum(
@@ -133,9 +117,7 @@ class Kernels:
 def choose_kernels(*, decoupled: bool = False) -> Kernels:
     """The fused steps, each replaced by its public form where a trial step fails or differs from it. With `decoupled`,
     that of Adam is AdamW's."""
-    name, adam, plain = ("_fused_adam_", fused_adam, plain_adam)
-    if decoupled:
-        name, adam, plain = ("_fused_adamw_", fused_adamw, plain_adamw)
+    adam, plain = (partial(step, decoupled=decoupled) for step in (fused_adam, plain_adam))
     momentum: MomentumStep = fused_momentum
     missing = []
     if not _agree(
@@ -143,7 +125,7 @@ def choose_kernels(*, decoupled: bool = False) -> Kernels:
         lambda each: plain([each[0]], [each[1]], [each[2]], [each[3]], [torch.ones(())], 0.1, 0.2),
     ):
         adam = plain
-        missing.append(name)
+        missing.append("_fused_adamw_" if decoupled else "_fused_adam_")
     if not _agree(
         lambda each: fused_momentum([each[0]], [each[1]], [each[2]], 0.1, 0.2, True),
         lambda each: plain_momentum([each[0]], [each[1]], [each[2]], 0.1, 0.2, True),
@@ -170,14 +152,14 @@ class FusedOptimizer(Optimizer):
 
     def __init__(
         self, job: Job, tensors: Tensors, *, slots: Tensors | None = None, parameters: int | None = None,
-        kernels: Kernels | None = None, averaged: bool = True,
+        averaged: bool = True,
     ) -> None:
         """`slots` are the state of a single tensor, zero and like it, where it must lie in memory given by the caller.
         `parameters` is how many there are, if it is not one per tensor. Without `averaged`, the caller makes the
         average."""
         self._kind, self.rate = job.optimizer, job.rate
         self._decay, self._nesterov = job.decay_of_weights, job.nesterov
-        self._kernels = kernels or choose_kernels(decoupled=job.optimizer == "adamw")
+        self._kernels = choose_kernels(decoupled=job.optimizer == "adamw")
         self.missing = self._kernels.missing
         self._tensors = [tensor.detach() for tensor in tensors]
         names = SLOTS[job.optimizer]

@@ -17,11 +17,12 @@ from velodrome.engines.torch import calling, inspection, model_file
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
 from velodrome.engines.torch.network import Network
-from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
+from velodrome.engines.torch.objectives import Answers, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.models.checks import Generators
 from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated, Vector
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Part, State, TransportLearner
 from velodrome.transport.base import Alone, Transport
@@ -246,14 +247,9 @@ class TorchLearner(TransportLearner):
     def evaluate(self, part: Part) -> Counts:
         with self._averaged():
             mine = self._evaluate(part)
-        summed = mine.summed(self._among, self._context, part)
-        if summed.confusion is not None:
-            self.confusion = summed.confusion.round().astype(np.int64)
-        if summed.answers is not None:
-            self.answers = summed.answers
-        return summed.counts
+        return self.sum_evaluated(mine, part, self._context, self._sum_among)
 
-    def _evaluate(self, part: Part) -> EvaluationCounts:
+    def _evaluate(self, part: Part) -> Evaluated:
         """Evaluate this process's share of a part."""
         module, tally = self._network.module, Tally(self._objective, part)
         answers = Answers(self._objective, *self._feed.places(part))
@@ -265,13 +261,16 @@ class TorchLearner(TransportLearner):
                 tally.add(loss, batch)
                 self._context.status.seen += 1
         module.train()
-        return answers.counts(tally.counts(self._context.task.counted))
+        return answers.evaluated(tally.counts(self._context.task.counted))
 
     def total(self, counts: Counts) -> Counts:
         names = self._context.task.counted
-        vector = counts.vector(names)
+        return Counts.of(self._sum_among(counts.vector(names)), names)
+
+    def _sum_among(self, vector: Vector) -> Vector:
+        """Replace a vector by its sum over the processes among which examples are divided, and return it."""
         self._among.all_reduce(vector)
-        return Counts.of(vector, names)
+        return vector
 
     # -- state
 
@@ -306,8 +305,6 @@ class TorchLearner(TransportLearner):
         description = {"engine": "torch", "model": job.model, "model_args": job.model_args, "dtype": job.weights_dtype}
         if job.dtype != job.weights_dtype:
             description["autocast"] = job.dtype
-        folder.mkdir(parents=True, exist_ok=True)
-        self._task.write_extra_files(folder)
         # The other processes compute no more. What was collected is averaged already.
         average = self._optimizer.whole_average if self._collected is None else None
         if average is not None:

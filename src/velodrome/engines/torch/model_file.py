@@ -5,15 +5,13 @@ A trained model is its weights in safetensors, and a description from which the 
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from safetensors.torch import save as serialize
 from torch import nn
@@ -26,20 +24,12 @@ from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
-from velodrome.models.model_files import (
-    DESCRIPTION,
-    README,
-    Matching,
-    building_arguments,
-    check_readable,
-    loading_recipe,
-    read_description,
-    tuples,
-)
+from velodrome.models.model_files import building_arguments, load_matching, read_description, tuples, write_description
 from velodrome.tasks.base import Batch
 from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import State
+from velodrome.training.trial import saving_problem
 from velodrome.transport.base import Transport
 
 WEIGHTS = "model.safetensors"
@@ -51,18 +41,9 @@ WEIGHTS = "model.safetensors"
 @torch.no_grad()
 def load_initial_weights(model: nn.Module, file: str) -> tuple[str, ...]:
     """Copy what matches by name and shape into the model; what did not match, as sentences."""
-    check_readable(file)
     places = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
-    try:
-        with safe_open(file, framework="pt") as stored:
-            # Shapes alone: only what fits is read.
-            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-            matching = Matching.of(file, {name: tuple(place.shape) for name, place in places.items()}, shapes)
-            for name in matching.loaded:
-                places[name].copy_(stored.get_tensor(name))
-    except SafetensorError as error:
-        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
-    return matching.notes()
+    shapes = {name: tuple(place.shape) for name, place in places.items()}
+    return load_matching(file, shapes, lambda name, value: places[name].copy_(value), framework="pt")
 
 
 def start_from_weights(context: Context, model: nn.Module, rank: int) -> None:
@@ -142,8 +123,7 @@ def save(
     except SafetensorError as error:
         raise OSError(f"cannot write {folder / WEIGHTS}: {error}") from error
     about = {**description, "file": WEIGHTS, "strict": not not_saved(model)}
-    files.write_text(folder / README, loading_recipe(about, folder.resolve()), sync=False)
-    files.write_text(folder / DESCRIPTION, json.dumps(about, indent=2) + "\n", sync=False)
+    write_description(folder, about)
 
 
 def not_saved(model: nn.Module) -> list[str]:
@@ -180,7 +160,10 @@ def check(
     # Labelled images alone: other models may take several inputs.
     sample = about.sample().x if about.sample and context.task.classifies_images(context.data) else None
     problem = reload_problem(name, model, write, sample, folder, weights)
-    return notes if problem is None else (*notes, not_reloaded(name, problem))
+    return notes if problem is None else (
+        *notes, f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "
+        f"model/{WEIGHTS} anyway, and `velodrome runs verify` will fail",
+    )
 
 
 def reload_problem(
@@ -189,21 +172,18 @@ def reload_problem(
 ) -> str | None:
     """Why what `write` saves cannot be loaded again, or is another model then; None if it is the same. It is tried in a
     folder below `folder`. `weights` as for `save`; the model is not called then."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as place:
-        try:
-            write(Path(place))
-            loaded = load(Path(place), name)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno is not None:  # a full disk, no permission
-                raise
-            return " ".join(str(error).split())[:300] or type(error).__name__
-    ours, theirs = weights_of(model) if weights is None else weights, weights_of(loaded)
-    if ours.keys() != theirs.keys() or not all(torch.equal(value, theirs[key]) for key, value in ours.items()):
-        return "not all of its weights are restored"
-    if sample is None or weights is not None:
-        return None
-    return _difference(model, loaded.to(next(model.parameters()).device), sample)
+
+    def problem_in(place: Path) -> str | None:
+        write(place)
+        loaded = load(place, name)
+        ours, theirs = weights_of(model) if weights is None else weights, weights_of(loaded)
+        if ours.keys() != theirs.keys() or not all(torch.equal(value, theirs[key]) for key, value in ours.items()):
+            return "not all of its weights are restored"
+        if sample is None or weights is not None:
+            return None
+        return _difference(model, loaded.to(next(model.parameters()).device), sample)
+
+    return saving_problem(folder, problem_in)
 
 
 def _difference(model: nn.Module, loaded: nn.Module, sample: Any) -> str | None:
@@ -217,14 +197,6 @@ def _difference(model: nn.Module, loaded: nn.Module, sample: Any) -> str | None:
     rounding = 1e-4 * float(before.nan_to_num(0.0, 0.0, 0.0).abs().max())
     same = [torch.allclose(before, other, atol=rounding, equal_nan=True) for other in (again, after)]
     return "it computes something else after loading" if same == [True, False] else None
-
-
-def not_reloaded(name: str, problem: str) -> str:
-    """What the user of a model that cannot be loaded again should know before it is trained."""
-    return (
-        f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "
-        f"model/{WEIGHTS} even so, and `velodrome runs verify` will fail"
-    )
 
 
 def load(folder: Path, name: str | None = None, arguments: Mapping[str, Any] | None = None) -> nn.Module:

@@ -100,8 +100,6 @@ def input_shape_of(data: ExampleSet) -> Shape:
 def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
     """Build a model by name; `arguments` are those of a user's function."""
     if not is_own(model):
-        if arguments:
-            raise BadRequest(f"--model-arg {next(iter(arguments))!r}: model {model!r} of the zoo takes no arguments")
         return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
     builder = own.builder_of(model)
     with own.fits_data(model, input_shape, building=True, engine="torch"):
@@ -114,11 +112,7 @@ def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: 
 def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any]:
     """What the user's function is called with."""
     shape, outputs = input_shape_of(data), task.outputs(data)
-    if not is_own(job.model):
-        return dict(job.model_args)  # which has none, or is refused
-    if task.classifies_images(data):
-        return {"input_shape": shape, "classes": outputs, **job.model_args}
-    return own.arguments_for(own.builder_of(job.model), shape, outputs, job.model_args)
+    return own.building_arguments(job, shape, outputs, classifies_images=task.classifies_images(data))
 
 
 # -- the model with its objective
@@ -213,9 +207,8 @@ class _Builder:
                 "logits", self._about["outputs"], 1, self._about["only_batch"], self._about.get("several", False)
             )
         else:
-            findings = trial.examine(
-                job.model, model, lambda count: self.sample(count).x, data.class_count, self.sizes
-            )
+            tried = trial.TorchTrial(job.model, model, self._task, self.sizes)
+            findings = tried.examine(lambda count: self.sample(count).x, data.class_count)
         saved = {"outputs": findings.evaluation, "only_batch": findings.evaluation_batch, "several": findings.several}
         if findings.returns_logits:
             # The objective finds scores among several outputs.
@@ -233,9 +226,8 @@ class _Builder:
             objective = objective_of(task, job.model, data, self._device)
             objective.minimum_batch = minimum
         else:
-            objective = trial.examine_loss(
-                job.model, called, self.sample,
-                lambda sigmoid: objective_of(task, job.model, data, self._device, sigmoid=sigmoid), task, self.sizes,
+            objective = trial.TorchTrial(job.model, called, task, self.sizes).examine_loss(
+                self.sample, lambda sigmoid: objective_of(task, job.model, data, self._device, sigmoid=sigmoid)
             )
         objective.smoothing = job.label_smoothing
         if job.accumulate > 1 and not objective.by_examples:

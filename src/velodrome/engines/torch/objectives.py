@@ -9,25 +9,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.feed import repeated
-from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Batch, Counts
-from velodrome.tasks.examples import ExampleTask
+from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES, Evaluated
 from velodrome.tasks.schedule import Indices
-from velodrome.training.context import Context
-from velodrome.transport.base import Transport
 
-#: A confusion matrix of more classes is unreadable and large.
-MAX_CONFUSION_CLASSES = 100
 #: Outputs of so many numbers wait to be counted together, which takes less time than counting every step.
 _PENDING_NUMBERS = 1 << 18
 
@@ -194,40 +187,6 @@ def _added(values: Sequence[torch.Tensor | float]) -> float:
     return plain + (float(torch.stack(tensors).sum(dtype=torch.float64)) if tensors else 0.0)
 
 
-class EvaluationCounts(NamedTuple):
-    """What this process counted in an evaluation; the confusion matrix, where there is one, flattened by rows."""
-
-    counts: Counts
-    confusion: NDArray[np.float64] | None = None
-    #: For every example of the part, whether this process classified it correctly; None where no answer is right.
-    answers: NDArray[np.bool_] | None = None
-    #: For every example of the part, the scores that this process computed, zero for those of others, flattened; None
-    #: where a task needs none.
-    scores: NDArray[np.float64] | None = None
-
-    def summed(self, among: Transport, context: Context, part: str) -> EvaluationCounts:
-        """The sums over processes, in each of them, by one message; the confusion matrix is a square then. Answers are
-        those of the test part alone, and scores have become counts."""
-        names, task, nothing = context.task.counted, context.task, np.zeros(0)
-        answers = self.answers if part == "test" else None
-        parts = [
-            self.counts.vector(names), nothing if self.confusion is None else self.confusion,
-            nothing if self.scores is None else self.scores,
-            nothing if answers is None else correctness_bits.to_vector(answers),
-        ]
-        vector = np.concatenate(parts)
-        among.all_reduce(vector)
-        sums, confusion, scores, bits = np.split(vector, np.cumsum([len(each) for each in parts[:-1]]))
-        counts, classes = Counts.of(sums, names), math.isqrt(len(confusion))
-        if self.scores is not None:
-            assert isinstance(task, ExampleTask), "only they have scores"
-            counts = replace(counts, own={**counts.own, **task.count_scores(context.data, part, scores)})
-        return EvaluationCounts(
-            counts, None if self.confusion is None else confusion.reshape(classes, classes),
-            None if answers is None else correctness_bits.from_vector(bits, len(answers)),
-        )
-
-
 class Answers:
     """What an evaluation knows of single examples: which are right, their scores, and a confusion matrix."""
 
@@ -254,7 +213,8 @@ class Answers:
         classes = self._objective.classes
         return classes is not None and classes <= MAX_CONFUSION_CLASSES
 
-    def counts(self, counts: Counts) -> EvaluationCounts:
+    def evaluated(self, counts: Counts) -> Evaluated:
+        """The counts of this process's share with what is known of its examples."""
         confusion = answers = scores = None
         classes, width = self._objective.classes, self._objective.score_width
         if classes is not None and self._confuses:
@@ -271,4 +231,4 @@ class Answers:
             if self._scores:
                 table[self._mine] = torch.cat(self._scores).double().cpu().numpy()
             scores = table.ravel()
-        return EvaluationCounts(counts, confusion, answers, scores)
+        return Evaluated(counts, confusion, answers, scores)

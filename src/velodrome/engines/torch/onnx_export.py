@@ -16,7 +16,7 @@ from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.model_file import restored
 from velodrome.models.served import Exported, ServedState
 from velodrome.tasks.base import Batch
-from velodrome.training.actions import Named
+from velodrome.training.actions import Named, in_parts
 
 NEEDS = ("onnx", "onnxscript")
 _OPSET = 18
@@ -93,7 +93,9 @@ def outputs(saved: Path, about: Mapping[str, Any], inputs: Named) -> np.ndarray:
             scores = model(rows) if "context" in about else model(rows, model.initial_state(len(rows)))[0]
             return scores[:, -1].float().numpy()  # type: ignore[no-any-return]
         fed = _Fed(model, about, list(inputs)).eval()
-        return _in_parts(fed, [_tensor(array) for array in inputs.values()], about.get("only_batch"))
+        return in_parts(
+            lambda part: fed(*map(_tensor, part)).float().numpy(), list(inputs.values()), about.get("only_batch")
+        )
 
 
 def _write_text(model: Any, about: Mapping[str, Any], file: Path, words: np.ndarray) -> tuple[ServedState, ...]:
@@ -123,15 +125,6 @@ def _write(
             verbose=False,
         )
     program.save(str(file))
-
-
-def _in_parts(model: nn.Module, arrays: list[torch.Tensor], only: int | None) -> np.ndarray:
-    count = len(arrays[0])
-    size = only or count
-    parts = [
-        model(*(_repeated(array[first : first + size], size) for array in arrays)) for first in range(0, count, size)
-    ]
-    return torch.cat(parts)[:count].float().numpy()
 
 
 def _repeated(array: torch.Tensor, size: int) -> torch.Tensor:

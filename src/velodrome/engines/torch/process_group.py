@@ -24,7 +24,7 @@ from velodrome.training.context import Context
 from velodrome.transport.base import Transport
 from velodrome.transport.sockets import address_towards, interface_of, listen_at
 
-#: Collectives may block this long: a stalled process is found by the controller, which knows more than a timeout does.
+#: Collectives may block this long: the controller detects a stalled process, and knows which one it is.
 COLLECTIVE_LIMIT = timedelta(days=7)
 #: Worker 0 may start to wait later than the others: its start may take longer.
 _GRACE_SECONDS = 30.0

@@ -17,10 +17,8 @@ from velodrome.engines.torch.objectives import Objective, OutputObjective, at_le
 from velodrome.errors import BadRequest
 from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
-from velodrome.tasks.own import OwnTask
+from velodrome.tasks.own import OwnTask, described
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
-
-_FORMS = "return one value per example, or a sum and the count that it is a sum over"
 
 
 class ClassObjective(OutputObjective):
@@ -151,21 +149,26 @@ class OwnObjective(Objective):
                 returned = self._task.user.loss(model, batch)
             finally:
                 handle.remove()
-        loss, self.total, by_examples = sum_and_count(self._task.name, returned, batch)
+        loss, count = self._task.loss_and_count(returned, torch.is_tensor, len(batch))
+        by_examples = count is None
+        self.total = len(batch) if by_examples else _whole(self._task, count)
         if self._called and by_examples != self.by_examples:
             raise BadRequest(
                 f"--task {self._task.name!r}: loss() returned one value per example for one batch, and a sum and a "
                 "count for another: return the same form for every batch"
             )
         self.by_examples, self._called = by_examples, True
-        return loss.sum() if self.adds_up else loss
+        return loss.sum() if self.adds_up or not by_examples else loss
 
     def _keep(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
         self.outputs = outputs
 
     def counted(self, batch: Batch) -> dict[str, torch.Tensor | float]:
-        """What the user's `metrics` counts."""
-        return count_of(self._task, self.outputs, batch) if self._task.has_counts else {}
+        """What the user's `metrics` counts, without a history."""
+        if not self._task.has_counts:
+            return {}
+        with torch.no_grad():
+            return self._task.count(_detached(self.outputs), batch, torch.is_tensor)
 
     def results(self, model: nn.Module, batch: Batch) -> list[Any]:
         return [*super().results(model, batch), *self.counted(batch).values()]
@@ -178,47 +181,7 @@ class OwnObjective(Objective):
         return counted
 
     def count(self, batch: Batch, part: str) -> Sequence[torch.Tensor | float]:
-        counted = self.counted(batch)
-        names = self._task.counted
-        if tuple(counted) != names and {*counted} != {*names}:
-            raise BadRequest(
-                f"--task {self._task.name!r}: metrics() counted {', '.join(names) or 'nothing'} before, and now "
-                f"{', '.join(counted) or 'nothing'}: return the same counts for every batch"
-            )
-        return [counted[name] for name in names]
-
-
-def sum_and_count(task: str, returned: Any, batch: Batch) -> tuple[torch.Tensor, float, bool]:
-    """The loss, one value or one per example, what its sum is over, and whether that is the number of examples."""
-    if not isinstance(returned, torch.Tensor):
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise BadRequest(f"--task {task!r}: loss() returned {_described(returned)}: {_FORMS}")
-        loss, count = returned
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise BadRequest(f"--task {task!r}: loss() returned {_described(loss)} as its sum: {_FORMS}")
-        return loss.reshape(()) if loss.ndim else loss, _number(task, "the count of loss()", count), False
-    size = len(batch)
-    if returned.ndim != 1 or len(returned) != size:
-        raise BadRequest(
-            f"--task {task!r}: loss() returned {_described(returned)} for {size} examples: {_FORMS}"
-        )
-    return returned, size, True
-
-
-def count_of(task: OwnTask, outputs: Any, batch: Batch) -> dict[str, torch.Tensor | float]:
-    """What the user's `metrics` counted of a batch, without a history."""
-    with torch.no_grad():
-        counted = task.user.metrics(_detached(outputs), batch)
-    if not isinstance(counted, Mapping):
-        raise BadRequest(f"--task {task.name!r}: metrics() returned {_described(counted)}: return sums by name")
-    for name, value in counted.items():
-        numeric = value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, Real)
-        if not numeric:
-            raise BadRequest(
-                f"--task {task.name!r}: metrics() returned {_described(value)} as {name!r}: return one number, the "
-                "sum over the batch"
-            )
-    return dict(counted)
+        return self._task.in_order(self.counted(batch))
 
 
 def versions_of(outputs: Any, batch: Batch) -> list[int]:
@@ -237,21 +200,13 @@ def _detached(outputs: Any) -> Any:
     return outputs
 
 
-def _number(task: str, what: str, value: Any) -> float:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        value = value.item()
+def _whole(task: OwnTask, count: Any) -> int:
+    """The count of a loss, or a refusal if it is no whole number."""
+    value = count.item() if isinstance(count, torch.Tensor) and count.numel() == 1 else count
     number = float(value) if isinstance(value, Real) else -1.0
     if not 0 <= number < 2**53 or not number.is_integer():
-        raise BadRequest(
-            f"--task {task!r}: {what} is {_described(value)}: return a whole number, how many the loss is a sum over"
-        )
+        raise task.refused_count(described(value, torch.is_tensor))
     return int(number)
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}" if value.ndim else "a single number"
-    return f"{value!r}" if isinstance(value, Real) else f"{type(value).__name__!r}"
 
 
 def objective_of(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from velodrome import files
 from velodrome.catalog.models import UNROLL
 from velodrome.engines.torch.feed import Columns, ExampleFeed, Feed, Replica, TextFeed, dtype_of
 from velodrome.engines.torch.inspection import differences_of
 from velodrome.engines.torch.model_file import load_saved
 from velodrome.engines.torch.network import Network, arguments_of, build, build_text, input_shape_of
 from velodrome.models.checks import claims_equivalence, equivalence_warnings
-from velodrome.models.model_files import COLUMNS, VOCABULARY
 from velodrome.tasks.examples import ExampleTask
 from velodrome.training.context import Context
 
@@ -42,9 +38,6 @@ class TorchTask(ABC):
     def description(self, network: Network) -> dict[str, Any]:
         """What is required, besides the weights, to load the model."""
 
-    def write_extra_files(self, folder: Path) -> None:  # noqa: B027 (most have none)
-        """Write further files that belong to the saved model."""
-
 
 class Examples(TorchTask):
     """Examples by their numbers: images of bytes and any other named columns."""
@@ -68,24 +61,12 @@ class Examples(TorchTask):
         return ExampleFeed(data, columns, replica)
 
     def description(self, network: Network) -> dict[str, Any]:
-        data, context, pixels = self._context.data, self._context, network.pixels
-        shape, scaling = input_shape_of(data), pixels.description() if pixels else {}
-        if context.task.classifies_images(data):
-            return {"input_shape": list(shape), "classes": data.classes, "dataset": data.name, **scaling,
-                    **network.saved_as}
-        task = _task_of(context)
+        data, task, pixels = self._context.data, _task_of(self._context), network.pixels
+        inputs = {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs}
         return {
-            "kind": "arrays", "task": task.name, "dataset": data.name,
-            "inputs": {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs},
-            "images": sorted(data.images), "classes": data.classes, "class_names": list(data.class_names),
-            "input_shape": shape, "returns": task.outputs(data), "arguments": arguments_of(context.job, data, task),
-            **scaling, **network.saved_as,
+            **task.saved_fields(data, input_shape_of(data), inputs, arguments_of(self._context.job, data, task)),
+            **(pixels.description() if pixels else {}), **network.saved_as,
         }
-
-    def write_extra_files(self, folder: Path) -> None:
-        if columns := self._context.data.columns:
-            text = json.dumps(columns, ensure_ascii=False, indent=2)
-            files.write_text(folder / COLUMNS, text + "\n", sync=False)
 
 
 def _task_of(context: Context) -> ExampleTask:
@@ -108,11 +89,6 @@ class LanguageModel(TorchTask):
         about = {"kind": "text", "vocabulary": len(text.vocabulary), "dataset": text.name}
         carries = hasattr(network.model, "initial_state")
         return about if carries else {**about, "context": UNROLL.of(self._context.job)}
-
-    def write_extra_files(self, folder: Path) -> None:
-        words = json.dumps(self._context.data.vocabulary, ensure_ascii=False)
-        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
-
 
 #: By the sides of tasks that come with Velodrome; the side of another task is a module, whose `TASK` is its class.
 _TASKS: dict[str, type[TorchTask]] = {"arrays": Examples, "language-model": LanguageModel}

@@ -3,9 +3,7 @@ trace."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.calling import Inputs, Outputs, SoftmaxInput, call, scores, shape_of, size_of, untouched
 from velodrome.engines.torch.feed import EVALUATION_BATCH
 from velodrome.engines.torch.objectives import Objective, OutputObjective
-from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import replicas_of
 from velodrome.models import own
@@ -25,14 +23,15 @@ from velodrome.models.checks import (
     auxiliary_note,
     check_outputs,
     has_auxiliary,
+    how_to_fix,
     other_size,
     probabilities_note,
-    way_out,
     wrong_batch,
 )
 from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
+from velodrome.training.trial import Trial
 
 #: Whether a model ends in a sigmoid, in evaluation (False) and in training (True).
 Sigmoid = dict[bool, bool]
@@ -49,14 +48,14 @@ class Sizes:
     training: Sequence[int]
     evaluation: int
     #: What helps a model that takes only some of them.
-    way_out: str
+    how_to_fix: str
 
 
 def sizes_of(job: Job, data: ExampleSet, task: ExampleTask) -> Sizes:
     """Those that a process of the job gets."""
     schedule = task.schedule(job, data, 1).in_parts(job.accumulate)
     training = [size for size in schedule.sizes(job.steps) if size]
-    return Sizes(training, other_size(data, replicas_of(job), EVALUATION_BATCH, training[0]), way_out(job, data))
+    return Sizes(training, other_size(data, replicas_of(job), EVALUATION_BATCH, training[0]), how_to_fix(job, data))
 
 
 @dataclass(frozen=True)
@@ -81,100 +80,146 @@ class Findings:
         return {self.training, self.evaluation} <= {"logits", "sigmoid"} and self.evaluation_batch is None
 
 
-def examine(name: str, model: nn.Module, sample: Callable[[int], Inputs], classes: int, sizes: Sizes) -> Findings:
-    """Try a classifier on every size of batch that it will be trained on, largest first; refuse it if one fails.
-    `sample` returns so many examples."""
-    full, *smaller = sizes.training
-    # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
-    compiled, model = model, getattr(model, "_orig_mod", model)
-    (evaluation, in_evaluation), (training, in_training) = (
-        _outputs(name, model, sample(full), classes, training=mode) for mode in (False, True)
-    )
-    if compiled is not model:  # compiled code cannot be looked into
-        evaluation, training = (
-            "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
+class TorchTrial(Trial):
+    """Calls copies of a model, and its loss, with every size of batch that they will get."""
+
+    def __init__(self, name: str, model: nn.Module, task: ExampleTask, sizes: Sizes) -> None:
+        super().__init__(name, task)
+        self._sizes = sizes
+        # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
+        self._is_compiled, self._model = hasattr(model, "_orig_mod"), getattr(model, "_orig_mod", model)
+
+    # -- a classifier
+
+    def examine(self, sample: Callable[[int], Inputs], classes: int) -> Findings:
+        """Try a classifier on every size of batch that it will be trained on, largest first; refuse it if one fails.
+        `sample` returns so many examples."""
+        name, sizes, (full, *smaller) = self._name, self._sizes, self._sizes.training
+        (evaluation, in_evaluation), (training, in_training) = (
+            self._outputs(sample(full), classes, training=mode) for mode in (False, True)
         )
-    minimum = _minimum_batch(
-        name, model, sizes, lambda size: _run(model, sample(size), training=True), may_fill=True
-    )
-    # A model that trains on batches of two sizes takes any.
-    free = any(size >= minimum for size in smaller) or _evaluates(model, sample(sizes.evaluation))
-    several = any(not isinstance(outputs, torch.Tensor) for outputs in (in_evaluation, in_training))
-    notes = _notes(name, training, evaluation)
-    if several and has_auxiliary(in_training, torch.Tensor):
-        notes += (auxiliary_note(name),)
-    return Findings(training, evaluation, minimum, None if free else full, several, notes)
+        if self._is_compiled:  # compiled code cannot be looked into
+            evaluation, training = (
+                "probabilities" if kind == "softmax" else kind for kind in (evaluation, training)
+            )
+        minimum = self._minimum_batch(lambda size: self._run(sample(size), training=True), may_fill=True)
+        # A model that trains on batches of two sizes takes any.
+        free = any(size >= minimum for size in smaller) or self._evaluates(sample(sizes.evaluation))
+        several = any(not isinstance(outputs, torch.Tensor) for outputs in (in_evaluation, in_training))
+        notes = _notes(name, training, evaluation)
+        if several and has_auxiliary(in_training, torch.Tensor):
+            notes += (auxiliary_note(name),)
+        return Findings(training, evaluation, minimum, None if free else full, several, notes)
 
+    def _run(self, inputs: Inputs, *, training: bool) -> Any:
+        with untouched(self._model) as tried, torch.set_grad_enabled(training):
+            return call(tried.train(training), inputs)
 
-def _run(model: nn.Module, inputs: Inputs, *, training: bool) -> Any:
-    with untouched(model) as tried, torch.set_grad_enabled(training):
-        return call(tried.train(training), inputs)
-
-
-def _outputs(name: str, model: nn.Module, inputs: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
-    """What kind of scores the model returns for a batch in one of its modes, and all that it returned."""
-    size = size_of(inputs)
-    with own.fits_data(name, shape_of(inputs), building=False, batch=size, training=training):
-        returned = _run(model, inputs, training=training)
-    outputs = check_outputs(name, returned, torch.Tensor, size, classes, training=training)
-    if training and not outputs.requires_grad:
-        raise BadRequest(
-            f"model {name!r} cannot be trained: what it returns does not depend on a parameter, or was detached from it"
-        )
-    values = outputs.detach().double().cpu().numpy()
-    if values.min() < 0 or values.max() > 1:
-        return "logits", returned
-    kind = _end_of(model, inputs, training=training)
-    if kind == "logits" and are_probabilities(values):
-        kind = "probabilities"
-    return kind, returned
-
-
-def _end_of(model: nn.Module, inputs: Inputs, *, training: bool) -> Outputs:
-    """The function that the model ends in: a softmax over the classes, a sigmoid, or (logits) neither."""
-    try:
-        with untouched(model) as tried, torch.no_grad():
-            tried.train(training)
-            with SoftmaxInput() as seen:
-                outputs = scores(tried, inputs)
-        if seen.is_sigmoid(outputs):
-            return "sigmoid"
-        logits = seen.logits(outputs)
-        over_classes = logits is not None and torch.allclose(logits.softmax(1), outputs, atol=1e-5)
-    except Exception:  # compiled code need not take a mode, and the trial of a loss reports what is wrong
-        return "logits"
-    return "softmax" if over_classes else "logits"
-
-
-def _minimum_batch(
-    name: str, model: nn.Module, sizes: Sizes, run: Callable[[int], object], *, may_fill: bool
-) -> int:
-    """The smallest batch that a process can train on, whose sizes `run` tries; `may_fill` if smaller ones may be filled
-    by repeating examples."""
-    full, *smaller = sizes.training
-    minimum = 2 if any(isinstance(module, BATCH_NORMALISATION) for module in model.modules()) else 1
-    for size in smaller:
+    def _evaluates(self, inputs: Inputs) -> bool:
         try:
+            self._run(inputs, training=False)
+        except Exception:
+            return False
+        return True
+
+    def _outputs(self, inputs: Inputs, classes: int, *, training: bool) -> tuple[Outputs, Any]:
+        """What kind of scores the model returns for a batch in one of its modes, and all that it returned."""
+        name, size = self._name, size_of(inputs)
+        with own.fits_data(name, shape_of(inputs), building=False, batch=size, training=training):
+            returned = self._run(inputs, training=training)
+        outputs = check_outputs(name, returned, torch.Tensor, size, classes, training=training)
+        if training and not outputs.requires_grad:
+            raise BadRequest(
+                f"model {name!r} cannot be trained: what it returns does not depend on a parameter, or was detached "
+                "from it"
+            )
+        values = outputs.detach().double().cpu().numpy()
+        if values.min() < 0 or values.max() > 1:
+            return "logits", returned
+        kind = self._ending(inputs, training=training)
+        if kind == "logits" and are_probabilities(values):
+            kind = "probabilities"
+        return kind, returned
+
+    def _ending(self, inputs: Inputs, *, training: bool) -> Outputs:
+        """The function that the model ends in: a softmax over the classes, a sigmoid, or (logits) neither."""
+        try:
+            with untouched(self._model) as tried, torch.no_grad():
+                tried.train(training)
+                with SoftmaxInput() as seen:
+                    outputs = scores(tried, inputs)
+            if seen.is_sigmoid(outputs):
+                return "sigmoid"
+            logits = seen.logits(outputs)
+            over_classes = logits is not None and torch.allclose(logits.softmax(1), outputs, atol=1e-5)
+        except Exception:  # compiled code need not take a mode, and the trial of a loss reports what is wrong
+            return "logits"
+        return "softmax" if over_classes else "logits"
+
+    def _minimum_batch(self, run: Callable[[int], object], *, may_fill: bool) -> int:
+        """The smallest batch that a process can train on, whose sizes `run` tries; `may_fill` if smaller ones may be
+        filled by repeating examples."""
+        full, *smaller = self._sizes.training
+        minimum = 2 if any(isinstance(module, BATCH_NORMALISATION) for module in self._model.modules()) else 1
+        for size in smaller:
             try:
-                run(max(size, minimum) if may_fill else size)
-            except Exception:
-                if size > 1 or minimum > 1 or not may_fill:
-                    raise
-                run(2)
-                minimum = 2
-        except VelodromeError:
-            raise
-        except Exception as error:
-            raise wrong_batch(name, size, full, error, sizes.way_out) from error
-    return minimum
+                try:
+                    run(max(size, minimum) if may_fill else size)
+                except Exception:
+                    if size > 1 or minimum > 1 or not may_fill:
+                        raise
+                    run(2)
+                    minimum = 2
+            except VelodromeError:
+                raise
+            except Exception as error:
+                raise wrong_batch(self._name, size, full, error, self._sizes.how_to_fix) from error
+        return minimum
 
+    # -- a loss
 
-def _evaluates(model: nn.Module, inputs: Inputs) -> bool:
-    try:
-        _run(model, inputs, training=False)
-    except Exception:
-        return False
-    return True
+    def examine_loss(self, sample: Callable[[int], Batch], make: Callable[[Sigmoid], Objective]) -> Objective:
+        """Try model and loss on every size of batch that they will get, largest first; refuse them if one fails.
+        Returns the loss, with the smallest batch that it takes."""
+        batch = sample(self._sizes.training[0])
+        objective = make({mode: self._ending(batch.x, training=mode) == "sigmoid" for mode in (False, True)})
+        for training in (False, True):
+            self._try_first(objective, batch, training=training)
+        objective.minimum_batch = self._minimum_batch(
+            lambda size: self._run_loss(objective, sample(size), training=True),
+            may_fill=isinstance(objective, OutputObjective),
+        )
+        with self._users_code(self._sizes.evaluation):
+            self._run_loss(objective, sample(self._sizes.evaluation), training=False)
+        return objective
+
+    def _run_loss(self, objective: Objective, batch: Batch, *, training: bool) -> torch.Tensor:
+        """The loss of a batch on a copy of the model; the copy, and what was drawn at random, are forgotten."""
+        with untouched(self._model) as tried, torch.set_grad_enabled(training):
+            tried.train(training)
+            loss = objective.loss(tried, batch)
+            if training and loss.requires_grad:
+                loss.backward()
+        return loss
+
+    def _try_first(self, objective: Objective, batch: Batch, *, training: bool) -> None:
+        size, task = len(batch), self._task
+        if isinstance(objective, OutputObjective):
+            with self._users_code(size, training=training), untouched(self._model) as tried, torch.no_grad():
+                outputs = scores(tried.train(training), batch.x)
+            self._check_shape(outputs, torch.is_tensor, size, objective.shape, training=training)
+        with self._users_code(size, training=training):
+            loss = self._run_loss(objective, batch, training=training)
+            counted = objective.try_counting(batch)
+        value = float(loss.detach())
+        self._check_first(
+            value, size, has_gradient=loss.requires_grad or not training, no_gradient="what it returns does not depend "
+            "on a parameter of the model, or was detached from it",
+        )
+        if isinstance(task, OwnTask):
+            sums = {key: float(value) for key, value in counted.items()}
+            with self._users_code(size):
+                task.learn(sums, objective.total, value)
 
 
 def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]:
@@ -186,103 +231,3 @@ def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]
             "CrossEntropyLoss does: numbers between 0 and 1 keep it high; return logits",
         )
     return ()
-
-
-# -- losses
-
-
-def examine_loss(
-    name: str, model: nn.Module, sample: Callable[[int], Batch], make: Callable[[Sigmoid], Objective],
-    task: ExampleTask, sizes: Sizes,
-) -> Objective:
-    """Try model and loss on every size of batch that they will get, largest first; refuse them if one fails. Returns
-    the loss, with the smallest batch that it takes."""
-    full = sizes.training[0]
-    model = getattr(model, "_orig_mod", model)  # as above
-    batch = sample(full)
-    objective = make({mode: _end_of(model, batch.x, training=mode) == "sigmoid" for mode in (False, True)})
-    for training in (False, True):
-        _try_first(name, model, objective, batch, task, training=training)
-    objective.minimum_batch = _minimum_batch(
-        name, model, sizes, lambda size: _run_loss(model, objective, sample(size), training=True),
-        may_fill=isinstance(objective, OutputObjective),
-    )
-    with _users_code(name, task, sizes.evaluation):
-        _run_loss(model, objective, sample(sizes.evaluation), training=False)
-    return objective
-
-
-@contextmanager
-def _users_code(name: str, task: ExampleTask, size: int, *, training: bool = False) -> Iterator[None]:
-    """Around a call of the user's loss or model: what it raises becomes one sentence with the user's traceback."""
-    try:
-        yield
-    except VelodromeError:
-        raise
-    except Exception as error:
-        when = "train" if training else "evaluate"
-        what = f"--task {task.name!r}" if isinstance(task, OwnTask) else f"model {name!r}"
-        raise UsersCodeFailed(
-            f"{what} cannot {when} a first batch of {size} examples: {own.reason_of(error)}"
-        ) from error
-
-
-def _run_loss(model: nn.Module, objective: Objective, batch: Batch, *, training: bool) -> torch.Tensor:
-    """The loss of a batch on a copy of the model; the copy, and what was drawn at random, are forgotten."""
-    with untouched(model) as tried, torch.set_grad_enabled(training):
-        tried.train(training)
-        loss = objective.loss(tried, batch)
-        if training and loss.requires_grad:
-            loss.backward()
-    return loss
-
-
-def _try_first(
-    name: str, model: nn.Module, objective: Objective, batch: Batch, task: ExampleTask, *, training: bool
-) -> None:
-    size = len(batch)
-    if isinstance(objective, OutputObjective):
-        with _users_code(name, task, size, training=training):
-            outputs = _scores_of(model, batch, training=training)
-        _check_shape(name, outputs, size, objective.shape, training=training)
-    with _users_code(name, task, size, training=training):
-        loss = _run_loss(model, objective, batch, training=training)
-        counted = objective.try_counting(batch)
-    if training and not loss.requires_grad:
-        own_loss = f"--task {task.name!r}: loss(){task.place('loss')}" if isinstance(task, OwnTask) else ""
-        what = own_loss or f"model {name!r}"
-        raise BadRequest(
-            f"{what} has no gradient: what it returns does not depend on a parameter of the model, or was detached "
-            "from it"
-        )
-    value = float(loss.detach())
-    if not math.isfinite(value):
-        raise BadRequest(
-            f"the loss of a first batch of {size} examples is {value}: look for a division by zero, a logarithm "
-            "of zero, or numbers in the data that are not finite"
-        )
-    if isinstance(task, OwnTask):
-        sums = {key: float(value) for key, value in counted.items()}
-        with _users_code(name, task, size):
-            task.learn(sums, objective.total, value)
-
-
-def _scores_of(model: nn.Module, batch: Batch, *, training: bool) -> object:
-    with untouched(model) as tried, torch.no_grad():
-        return scores(tried.train(training), batch.x)
-
-
-def _check_shape(name: str, outputs: object, size: int, shape: tuple[int, ...], *, training: bool) -> None:
-    when = " in training" if training else ""
-    if not isinstance(outputs, torch.Tensor):
-        raise BadRequest(
-            f"model {name!r} returns {type(outputs).__name__!r}{when}, and one tensor of shape {(size, *shape)} is "
-            "needed: return one, or name a task of your own"
-        )
-    needed = (size, *shape)
-    if outputs.numel() != size * max(1, int(torch.Size(shape).numel())) or outputs.shape[:1] != (size,):
-        alone = f" or {(size, 1)}" if not shape else ""
-        raise BadRequest(
-            f"model {name!r} answers with shape {tuple(outputs.shape)} for {size} examples{when}; the target needs "
-            f"{needed}{alone}"
-        )

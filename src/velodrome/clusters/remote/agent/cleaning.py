@@ -34,7 +34,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, limit: float = 5.0) -> list[int]:
-    """Kill them, also those that start meanwhile; those that are left after the limit."""
+    """Kill them, also those that they start; the processes that are left after the limit."""
     deadline = time.monotonic() + limit
     while (left := marked(mark)) and time.monotonic() < deadline:
         for pid in left:
@@ -90,11 +90,11 @@ def _guard(session: str, reading: int) -> None:
     os.closerange(3, reading)  # the stream among them, which must end with the agent
     os.closerange(reading + 1, 4096)
     os.chdir("/")
-    told = b""
+    text = b""
     with suppress(OSError):
         while data := os.read(reading, 1 << 16):
-            told += data
-    notes = [json.loads(line) for line in told.split(b"\n")[:-1]]
+            text += data
+    notes = [json.loads(line) for line in text.split(b"\n")[:-1]]
     clean(session, [note["segments"] for note in notes if "segments" in note],
           next((note["folder"] for note in reversed(notes) if "folder" in note), ""))
 

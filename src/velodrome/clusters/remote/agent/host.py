@@ -106,7 +106,7 @@ def _listener(address: str, port: int) -> socket.socket:
 
 
 def listen(header: Header, body: bytes) -> Header:
-    """Listen for a while; whoever begins with the key gets the first bytes back, and the rest is thrown away."""
+    """Listen for a while; a connection that begins with the key gets its first bytes back; the rest is discarded."""
     listener, limit = _listener(header.get("address", ""), header.get("port", 0)), header.get("limit", _ACCEPT_SECONDS)
     key, served = header["key"].encode(), threading.BoundedSemaphore(_MOST_CONNECTIONS)
     until = [time.monotonic() + limit]
@@ -135,14 +135,14 @@ def listen(header: Header, body: bytes) -> Header:
 
 def _begins_with(link: socket.socket, key: bytes) -> bool:
     """Whether the other side sends the key, in a few seconds."""
-    said, deadline = b"", time.monotonic() + _CONNECT_SECONDS
-    while len(said) < len(key) and (left := deadline - time.monotonic()) > 0:
+    sent, deadline = b"", time.monotonic() + _CONNECT_SECONDS
+    while len(sent) < len(key) and (left := deadline - time.monotonic()) > 0:
         link.settimeout(left)
-        data = link.recv(len(key) - len(said))
+        data = link.recv(len(key) - len(sent))
         if not data:
             return False
-        said += data
-    return hmac.compare_digest(said, key)
+        sent += data
+    return hmac.compare_digest(sent, key)
 
 
 def _echo(link: socket.socket) -> None:
@@ -256,7 +256,7 @@ class HostFiles:
     def send_watched(self) -> None:
         for token, (folder, patterns) in list(self._watched.items()):
             with suppress(OSError), self._sending:
-                if token in self._watched:  # it may have been forgotten meanwhile
+                if token in self._watched:  # it may have just been forgotten
                     self._send_new(token, folder, patterns)
 
     def collect(self, header: Header, body: bytes) -> Header:
@@ -272,7 +272,7 @@ class HostFiles:
                 continue
             try:
                 self._send_file(token, path, str(path.relative_to(folder)))
-            except FileNotFoundError:  # an old checkpoint that was dropped meanwhile
+            except FileNotFoundError:  # an old checkpoint that has just been removed
                 continue
             self._sent[path] = stamp
             count += 1

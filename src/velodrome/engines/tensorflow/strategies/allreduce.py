@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.strategies.replicas import Replicas, traced
-from velodrome.engines.tensorflow.tasks import network_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, steps_of_epoch
 from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
@@ -51,8 +51,8 @@ class AllReduce(Replicas):
 
     collective_seconds: float = 0.0
 
-    def __init__(self, context: Context, transport: Transport) -> None:
-        self._transport, network = transport, network_of(context)
+    def __init__(self, context: Context, network: FlatModel, transport: Transport) -> None:
+        self._transport = transport
         strategy = tf.distribute.get_strategy()
         self._flat = ReplicaWeights(context.job, network, strategy, steps_of_epoch(context))
         super().__init__(context, network, self._flat, strategy, [None])

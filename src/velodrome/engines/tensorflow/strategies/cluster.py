@@ -39,10 +39,10 @@ def cluster_resolver(world: World) -> Any:
     )
 
 
-def listens(peer: Member, limit: float = 1.0) -> bool:
+def listens(peer: Member) -> bool:
     """Whether a process accepts connections at its address."""
     try:
-        with socket.create_connection((peer.host, peer.port), timeout=limit):
+        with socket.create_connection((peer.host, peer.port), timeout=1.0):
             return True
     except OSError:
         return False
@@ -67,7 +67,7 @@ def wait_for(expected: Sequence[Member], limit: float) -> None:
 
 
 def rendezvous(me: Member, others: Sequence[Member], limit: float) -> None:
-    """Wait for all peers before TensorFlow takes over the port: its own wait has no limit and names nobody.
+    """Wait for all peers before TensorFlow takes over the port: its own wait has no limit and names no process.
 
     Each process listens on its port until it has reached all others. A peer that is late finds TensorFlow there.
     """

@@ -37,11 +37,12 @@ from velodrome.engines.tensorflow.feed import (
 )
 from velodrome.engines.tensorflow.flat import Batch, StepResult
 from velodrome.engines.tensorflow.network import SEED_STRIDE, Network
+from velodrome.engines.tensorflow.networks import TextNetwork
 from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
-from velodrome.engines.tensorflow.text_network import TextNetwork
 from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.training.context import Context
 from velodrome.training.learner import Part, State
@@ -71,7 +72,7 @@ def balanced_size(steps: int, epoch: int, most: int, workers: int) -> int:
     return min(sizes, key=lambda size: epochs * seconds(epoch, size) + seconds(rest, size))
 
 
-class _Evaluated(NamedTuple):
+class _OfClosure(NamedTuple):
     """What a closure found out about some examples."""
 
     counts: NDArray[np.float64]
@@ -131,7 +132,7 @@ class IndexDispatcher(ParameterServer):
         return [variable.read_value() for variable in self._statistics]
 
     def _count_examples(self, source: Any, indices: tf.Tensor, constants: Constants) -> tuple[tf.Tensor, ...]:
-        """The counts of some examples, and what `_Evaluated` names, empty where there is none."""
+        """The counts of some examples, and what `_OfClosure` names, empty where there is none."""
         number = tf.size(indices, tf.int64)
         batch = Batch(*gather(examples_in(source), indices), number, number, constants)
         result = self._network.count(self._layers(), self._read_statistics(), batch)
@@ -213,15 +214,14 @@ class IndexDispatcher(ParameterServer):
             arguments = source, tf.constant(positions, tf.int64), self._constants[part]
             self._closures.schedule(first, self._count, *arguments)
         results += self._closures.results(0)
-        in_order = [_Evaluated(*values) for _, values in sorted(results, key=lambda result: result[0])]
-        if part == "test" and self._network.has_answers:
-            self.answers = np.concatenate([each.right for each in in_order]).astype(np.bool_)
-        if classes := self._network.confusion_classes:
-            counted = np.sum([each.confusion for each in in_order], axis=0)
-            self.confusion = np.rint(counted).astype(np.int64).reshape(classes, classes)
+        in_order = [_OfClosure(*values) for _, values in sorted(results, key=lambda result: result[0])]
         counts = sum((self._network.counts(each.counts) for each in in_order), Counts())
-        scores = [each.scores.ravel() for each in in_order]
-        return self._network.with_scores(part, counts, np.concatenate([np.zeros(0), *scores]))
+        mine = Evaluated(
+            counts, np.sum([each.confusion for each in in_order], axis=0) if self._network.confusion_classes else None,
+            np.concatenate([each.right for each in in_order]).astype(np.bool_) if self._network.has_answers else None,
+            np.concatenate([each.scores.ravel() for each in in_order]) if self._network.score_size else None,
+        )
+        return self.sum_evaluated(mine, part, self._context, lambda whole: whole)
 
     def load(self, state: State) -> None:
         super().load(state)

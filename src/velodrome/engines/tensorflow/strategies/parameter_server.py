@@ -57,7 +57,7 @@ class Closures:
     """Schedules closures on TensorFlow's coordinator and collects results, in the order in which they arrive.
 
     The coordinator waits without limit for a lost worker to return, so separate threads wait for results, and the
-    caller checks the peers meanwhile. The coordinator runs a closure again whose worker is lost while it runs; one
+    caller checks the peers while it waits. The coordinator runs a closure again whose worker is lost while it runs; one
     whose worker is lost before its result was fetched is scheduled again here.
     """
 
@@ -182,7 +182,7 @@ class FlatServerWeights(FlatWeights):
 
     def _constrain(self, iteration: tf.Tensor) -> None:
         """Move the weights to where the layers' constraints want them. Added, not assigned: updates of other workers
-        that arrive meanwhile are not lost."""
+        that arrive in between are not lost."""
         pulled = self.pull()
         whole = pulled[0] if len(pulled) == 1 else tf.concat(pulled, 0)
         moves = tf.split(self._network.constrained(whole) - whole, [part.shape[0] for part in self._parts])
@@ -245,8 +245,8 @@ class ParameterServer(Learner):
     def _push(self, gradient: list[tf.Tensor], before: tf.Tensor) -> None:
         """Apply a gradient where the weights are, and count how many others were applied since `before`."""
         arrived = self._weights.send(gradient)
-        # Counted early, an update would miss those that others apply meanwhile, so this waits until the gradient has
-        # arrived on the server. Counting there saves a message, which costs more time than the sums.
+        # Counted early, an update would miss those that others apply until it arrives, so this waits until the gradient
+        # is on the server. Counting there saves a message, which costs more time than the sums.
         with tf.control_dependencies(arrived[:1]), tf.device(self._iterations.device):
             done = self._iterations.assign_add(1).read_value()
             staleness = done - before - 1

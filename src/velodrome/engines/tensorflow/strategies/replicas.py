@@ -15,13 +15,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.engines.tensorflow.feed import Feed, IndexFeed, TextFeed
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, gradient_in_parts
 from velodrome.engines.tensorflow.stock import KerasWeights
-from velodrome.engines.tensorflow.tasks import feed_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, with_total
 from velodrome.models.checks import Generators, preserved
-from velodrome.tasks import correctness_bits
 from velodrome.tasks.base import Counts
+from velodrome.tasks.correctness_bits import Evaluated
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Learner, Part, State, gather
@@ -86,7 +86,7 @@ class Replicas(Learner):
                     tf.Variable(np.zeros((evaluated, network.score_size))),
                 ))
         self._iterations = 0
-        self._feed = feed_of(context, self._ranks)
+        self._feed: Feed = (TextFeed if context.data.kind == "text" else IndexFeed)(context, self._ranks)
         self._train, self._count, self._sum = self._functions()
 
     def _statistic(self, value: NDArray[Any]) -> tf.Variable:
@@ -245,17 +245,13 @@ class Replicas(Learner):
         confusion = np.sum([replica.confusion.numpy() for replica in self._replicas], axis=0)
         for replica in self._replicas:
             replica.confusion.assign(np.zeros_like(confusion))
-        has_answers = part == "test" and self._network.has_answers
-        right = self._own_answers() if has_answers else np.zeros(0, np.bool_)
-        parts = [self._take_counts().vector(self._network.counted), confusion, self._own_scores(part),
-                 correctness_bits.to_vector(right)]
-        ends = np.cumsum([len(each) for each in parts])[:-1]
-        counts, confusion, scores, packed = np.split(self._sum_over_ranks(np.concatenate(parts)), ends)
-        if classes := self._network.confusion_classes:
-            self.confusion = np.rint(confusion).astype(np.int64).reshape(classes, classes)
-        if has_answers:
-            self.answers = correctness_bits.from_vector(packed, len(right))
-        return self._network.with_scores(part, self._network.counts(counts), scores)
+        network = self._network
+        mine = Evaluated(
+            self._take_counts(), confusion if network.confusion_classes else None,
+            self._own_answers() if part == "test" and network.has_answers else None,
+            self._own_scores(part) if network.score_size else None,
+        )
+        return self.sum_evaluated(mine, part, self._context, self._sum_over_ranks)
 
     def _own_answers(self) -> NDArray[np.bool_]:
         """For every example of the test set, whether a replica of this process has just classified it correctly."""
@@ -267,8 +263,7 @@ class Replicas(Learner):
 
     def _own_scores(self, part: Part) -> NDArray[np.float64]:
         """For every example of a part, the scores that a replica of this process has just computed, or zeros."""
-        size = self._network.score_size
-        whole = np.zeros((len(getattr(self._context.data, part)) if size else 0, size))
+        whole = np.zeros((len(getattr(self._context.data, part)), self._network.score_size))
         for replica in self._replicas:
             mine = evaluation_indices(len(whole), replica.rank, self._world)
             whole[mine] = replica.scores.numpy()[: len(mine)]

@@ -78,10 +78,10 @@ class LockstepLearner(TorchLearner):
         return torch.stack([_Nothing.apply(each) for each in outputs]).sum()
 
 
-class Presence:
+class ParameterUse:
     """For each parameter, whether a loss of any process depends on it in a step.
 
-    A process knows that of its own loss before the backward pass, and the answers of all are summed meanwhile.
+    A process knows that of its own loss before the backward pass, and those of all are summed during it.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class FsdpLearner(LockstepLearner, DividedLearner):
 
     _transport: ProcessGroup
     #: Finds the parameters that a step skips, where it may skip some.
-    _presence: Presence | None = None
+    _use: ParameterUse | None = None
     #: Whether the next loss is that of no examples.
     _is_idle = False
 
@@ -146,7 +146,7 @@ class FsdpLearner(LockstepLearner, DividedLearner):
         optimizer = self._divided_optimizer()
         if not self._network.from_zoo and _steps_by_zeros(self._context.job):
             units = [module for module in self._modules if isinstance(module, nn.Module)]
-            self._presence = Presence(root, units, self._trained, self._transport.group)
+            self._use = ParameterUse(root, units, self._trained, self._transport.group)
         return optimizer
 
     def _units(self, root: nn.Module) -> list[nn.Module]:
@@ -188,21 +188,21 @@ class FsdpLearner(LockstepLearner, DividedLearner):
         return super().idle_loss()
 
     def _backward(self, loss: torch.Tensor) -> None:
-        if self._presence is not None:
+        if self._use is not None:
             if not self._is_idle:
-                self._presence.add(loss)
+                self._use.add(loss)
             if self._added == 0:  # the last batch of a step
-                self._presence.send()
+                self._use.send()
         self._is_idle = False
         super()._backward(loss)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         assert loss is not None, "a process without examples has a loss of zero"
         gradients = super()._gradients(loss)
-        if self._presence is None:
+        if self._use is None:
             return gradients
         with self._context.waiting():
-            present = self._presence.of_any()
+            present = self._use.of_any()
         return [gradient if there else None for gradient, there in zip(gradients, present, strict=True)]
 
     def _release(self) -> None:

@@ -65,7 +65,7 @@ class LocalSgdLearner(TorchLearner):
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         """Those of this process alone. Without examples they are zeros, by which weights decay and momentum goes on as
-        in the other processes; a parameter that the model does not use has none even so."""
+        in the other processes; a parameter that the model does not use has none here either."""
         if loss is None:
             return [torch.zeros_like(parameter) if used else None
                     for parameter, used in zip(self._trained, self._used, strict=True)]

@@ -131,10 +131,7 @@ class PipelineLearner(TorchLearner):
     # -- training
 
     def agree(self, number: int) -> int:
-        agreed = np.array([number], np.int64)
-        with self._context.waiting():
-            self._transport.broadcast(agreed)
-        return int(agreed[0])
+        return self.number_of_first(number)
 
     def begin_epoch(self, schedule: Any) -> None:
         super().begin_epoch(schedule)

@@ -33,7 +33,7 @@ UNIT_NUMBERS = 1 << 20
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def units_of(root: nn.Module, covers: Covers | None = None, numbers: int = UNIT_NUMBERS) -> list[nn.Module]:
+def units_of(root: nn.Module, covers: Covers | None = None) -> list[nn.Module]:
     """The modules below `root` whose weights are gathered and freed by themselves, inner ones first.
 
     With `covers`, only modules inside of whose calls their weights are used. Without, PyTorch's own layers are not
@@ -56,7 +56,8 @@ def units_of(root: nn.Module, covers: Covers | None = None, numbers: int = UNIT_
         own, inside = {*module.parameters()} - taken, {*module.modules()}
         shared = any(owner not in inside for parameter in own for owner in owners[parameter])
         covered = covers is None or all(module in covers[parameter] for parameter in own if parameter in covers)
-        if covered and not shared and module not in units and sum(parameter.numel() for parameter in own) >= numbers:
+        numbers = sum(parameter.numel() for parameter in own)
+        if covered and not shared and module not in units and numbers >= UNIT_NUMBERS:
             taken.update(own)
             units.append(module)
 

@@ -1,23 +1,19 @@
 """DeepSpeed in a training process: everything is the torch engine's but what `deepspeed.initialize` wraps, and the
-state of its optimizer, which is divided over the processes and put together by parameter."""
+state of its optimizer, which is divided over the processes and put together by parameter.
+
+DeepSpeed logs on the standard output while it is imported, where events are written: its output is redirected.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import torch
-from deepspeed.utils import (
-    logger,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_optimizer_state,
-)
 from torch import nn
 from torch.nn.functional import pad
 
@@ -33,6 +29,17 @@ from velodrome.training.context import Context
 from velodrome.training.learner import Part, State
 from velodrome.training.sampler import computing
 from velodrome.transport.base import Transport
+
+with redirect_stdout(sys.stderr):
+    import deepspeed
+    from deepspeed.utils import (
+        logger,
+        safe_get_full_optimizer_state,
+        safe_set_full_fp32_param,
+        safe_set_full_optimizer_state,
+        safe_set_local_fp32_param,
+        safe_set_local_optimizer_state,
+    )
 
 #: The stage of ZeRO by strategy.
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}

@@ -1,28 +1,31 @@
-"""Language models as pure functions of one flat buffer of weights, with and without a state that steps carry.
+"""Which network learns the job's task, and language models as pure functions of one flat buffer of weights, with and
+without a state that steps carry.
 
 The LSTM computes what the Keras model of the zoo computes, but multiplies the words of all time steps at once wherever
 the recurrence allows it: before each LSTM layer and, where most of the time goes, before the softmax."""
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome import files
 from velodrome.catalog.models import UNROLL
 from velodrome.data.examples import Text
 from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
+from velodrome.engines.tensorflow.network import Network
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.model_files import VOCABULARY
+from velodrome.models.checks import claims_equivalence, equivalence_warnings
+from velodrome.tasks.examples import ExampleTask
+from velodrome.training.context import Context
 
 
 class TextNetwork(FlatModel):
@@ -72,9 +75,6 @@ class TextNetwork(FlatModel):
 
     def save(self, folder: Path, buffer: Array, statistics: Sequence[Array]) -> None:
         self._assign_weights(buffer)
-        folder.mkdir(parents=True, exist_ok=True)
-        words = json.dumps(self.vocabulary, ensure_ascii=False)
-        files.write_text(folder / VOCABULARY, words + "\n", sync=False)
         model_file.save(folder, self.model, self.form, self._about())
 
     def _about(self) -> dict[str, Any]:
@@ -102,11 +102,6 @@ def _counts_of(losses: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
     """Number of words and their summed loss."""
     real = tf.cast(real, tf.float64)
     return tf.stack([tf.reduce_sum(real), tf.reduce_sum(tf.cast(losses, tf.float64) * real)])
-
-
-def text_network(job: Job, text: Text, saved: Path | None = None) -> TextNetwork:
-    """The job's language model with the weights that its seed decides, or the one that was saved in a folder."""
-    return (LstmNetwork if job.model == "lstm-small" else StatelessTextNetwork)(job, text, saved)
 
 
 class LstmNetwork(TextNetwork):
@@ -156,3 +151,20 @@ def _lstm(
         hidden = tf.sigmoid(output_gate) * tf.tanh(cell)
         outputs.append(hidden)
     return tf.stack(outputs), hidden, cell
+
+
+def network_of(context: Context) -> FlatModel:
+    """The job's network with the weights that its seed decides, checked against the data, or the saved one."""
+    side = context.task.side or context.task.name
+    if side == "language-model":
+        kind = LstmNetwork if context.job.model == "lstm-small" else StatelessTextNetwork
+        return kind(context.job, context.data, context.saved_model)
+    if side != "arrays":  # of a task that somebody else added
+        added: FlatModel = import_module(context.task.module("tensorflow")).network(context)
+        return added
+    network = Network(context.job, cast(ExampleTask, context.task), context.data, context.saved_model)
+    if context.is_chief and context.saved_model is None:
+        reasons = network.reasons_against_equivalence() if claims_equivalence(context.job) else ()
+        for note in (*network.notes, *equivalence_warnings(context.job.model, reasons)):
+            context.events.emit("warning", message=note)
+    return network
