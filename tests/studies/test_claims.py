@@ -313,3 +313,11 @@ def test_what_was_added_to_a_study_judges_only_claims_that_name_it(monkeypatch: 
         rows = rows_for(plan, [100.0] * len(plan.jobs), QUIET, accuracies)
         assert of(cut, plan, rows, 2).verdict == verdict
         assert of(ACCURATE, plan, rows, 2).verdict == "agrees"
+
+
+def test_what_a_scale_leaves_out_is_told_in_one_clause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning._Fitter, "fit", lambda self, fields: fields)
+    plan = plan_study(study_named("jaeger-2018"), "smoke", Choice(),
+                      look=lambda name: f"data set {name!r} is not here (not in /usr; not in /opt)")
+    assert of(LINEAR, plan, [], 64).why == "this scale leaves out what it is about"
+    assert of(BETTER, plan, [], 64).why == "data set 'fashion-mnist' is not here; data set 'ptb' is not here"

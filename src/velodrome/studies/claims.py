@@ -123,7 +123,7 @@ class _Runs:
 
     def _unusable(self, setting: Setting, quantity: Quantity) -> str | None:
         if setting.missing is not None:
-            return setting.missing
+            return setting.missing.partition(" (")[0]  # the plan has the whole sentence
         workers = _workers(setting)
         if quantity.timed and workers > self._cores:
             return f"{workers} workers with a core each are needed, and there are {self._cores} cores"
@@ -244,6 +244,8 @@ def _judge(
 ) -> Finding:
     if claim.unchecked:
         return Finding(claim, "not checkable here", claim.unchecked)
+    if not questions:
+        return Finding(claim, "not checkable here", "this scale leaves out what it is about")
     reasons = [runs.reason(question) for question in questions]
     answers = [
         _answer(question, runs, contrasts[question.measure])
@@ -259,8 +261,6 @@ def _judge(
 def _why(verdict: Verdict, answers: Sequence[_Answer], missing: Sequence[str], count: int) -> str:
     """What our runs measured, and what is lacking to say more."""
     parts = [*dict.fromkeys(missing)][:2] if verdict == "not checkable here" else []
-    if not answers and not parts:
-        parts.append("no two of our runs are those that it compares")
     decisive = [answer for answer in answers if answer.verdict == verdict] or answers
     shown = [answer.text for answer in decisive[:_MOST_PARTS]]
     if shown:
