@@ -16,8 +16,9 @@ from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
-from velodrome.studies.plan import StudyPlan, size_of
+from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
+from velodrome.studies.settings import size_of
 from velodrome.studies.wording import counted, differences, origin_lines, plan_lines
 
 if TYPE_CHECKING:
