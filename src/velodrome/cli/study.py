@@ -11,6 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
@@ -73,9 +74,7 @@ def list_studies(json: Json = False) -> None:
 
     Example: `velodrome study list`
     """
-    from velodrome.api import study
-
-    rows = study.list()
+    rows = velodrome.study.list()
     if json:
         say_json(rows)
         return
@@ -96,12 +95,10 @@ def show(
 
     `velodrome study show jaeger-2018 --scale small --json`
     """
-    from velodrome.api import study as api
-
     if json:
-        say_json(api.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
+        say_json(velodrome.study.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
         return
-    plan, rows = api.planned_rows(name, scale, mirror, trust_code or ())
+    plan, rows = velodrome.study.planned_rows(name, scale, mirror, trust_code or ())
     study = plan.study
     console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
