@@ -109,7 +109,7 @@ def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> No
 
 def test_the_smallest_part_of_the_weights_is_an_option_where_they_are_split() -> None:
     from velodrome.errors import BadRequest
-    from velodrome.job.read import make_job
+    from velodrome.job.job import make_job
     from velodrome.job.resolve import resolve
 
     asked = {"engine": "tensorflow", "strategy": "parameter-server", "min_shard_bytes": 4096}

@@ -42,8 +42,8 @@ def _refuse_unsplit(job: Request) -> Mapping[str, Any]:
     """Nothing changes; refused where nothing is split."""
     if MIN_SHARD_BYTES.of(job) is not None and (job.implementation == "stock" or job.has_own_optimizer):
         what = "--implementation stock" if job.implementation == "stock" else "an optimizer of your own"
-        raise BadRequest(f"--min-shard-bytes {MIN_SHARD_BYTES.of(job)}: {what} keeps every weight on one server, because "
-                         "Keras optimizers take no variables that are split; leave it out")
+        raise BadRequest(f"--min-shard-bytes {MIN_SHARD_BYTES.of(job)}: {what} keeps every weight on one server, "
+                         "because Keras optimizers take no variables that are split; leave it out")
     return {}
 
 
