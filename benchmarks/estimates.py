@@ -30,7 +30,10 @@ from rich.table import Table
 import velodrome
 from velodrome.clusters.registry import open_cluster
 from velodrome.data import catalogue
+from velodrome.events.fields import HistoryRow
+from velodrome.events.result import Machine, Node, Seconds, Throughput
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.judge.estimate import Known, Timing, estimate, known_of
 from velodrome.machine import cores
 from velodrome.races.costs import measured_jobs
@@ -94,7 +97,7 @@ def record(file: Path, console: Console) -> None:
             seconds = [(job, measure(job, launcher)) for job in measured_jobs([one.job for one in planned.entries])]
             velodrome.race(job=dict(race.job), vary=race.vary, name=name, runs="runs", measure=False)
             runs = [(run.job(), result) for run in Store(Path("runs") / name).runs()
-                    if ".attempt-" not in run.name and (result := run.result()) and result["status"] == "finished"]
+                    if ".attempt-" not in run.name and (result := run.result()) and result.status == "finished"]
             about = catalogue.describe(str(race.job["dataset"]))
             found.append({
                 "race": number, "cores": cores(), "examples": about.train,
@@ -111,26 +114,27 @@ def _short(job: Job) -> dict[str, Any]:
     return job.model_dump(exclude_defaults=True)
 
 
-def _brief(result: Mapping[str, Any]) -> dict[str, Any]:
+def _brief(result: Result) -> dict[str, Any]:
     """What `known_of` reads of a result, and how busy other programs were."""
     return {
-        "seconds": result["seconds"], "examples_per_second": result["throughput"]["examples_per_second"],
-        "epochs": len(result["history"]),
-        "evaluate": round(sum(entry["evaluate_seconds"] for entry in result["history"]), 4),
-        "import": max((node["phases"].get("import", 0.0) for node in result["nodes"]), default=0.0),
-        "cores": result["machine"]["cores"],
-        "foreign": max(((host.get("cpu") or {}).get("foreign") or 0.0 for host in result["hosts"]), default=0.0),
+        "seconds": result.seconds.as_json(), "examples_per_second": result.throughput.examples_per_second,
+        "epochs": len(result.history),
+        "evaluate": round(sum(epoch.evaluate_seconds for epoch in result.history), 4),
+        "import": max((node.phases.get("import", 0.0) for node in result.nodes), default=0.0),
+        "cores": result.machine.cores if result.machine is not None else 1,
+        "foreign": max((host.cpu.foreign for host in result.hosts if host.cpu is not None), default=0.0),
     }
 
 
-def _result(brief: Mapping[str, Any]) -> dict[str, Any]:
+def _result(brief: Mapping[str, Any]) -> Result:
     """A recorded run as `known_of` reads it."""
-    epochs = brief["epochs"]
-    return {
-        "seconds": brief["seconds"], "throughput": {"examples_per_second": brief["examples_per_second"]},
-        "history": [{"evaluate_seconds": brief["evaluate"] / epochs}] * epochs,
-        "nodes": [{"phases": {"import": brief["import"]}}], "machine": {"cores": brief["cores"]},
-    }
+    epoch = HistoryRow.model_construct(evaluate_seconds=brief["evaluate"] / brief["epochs"])
+    return Result.model_construct(
+        seconds=Seconds.model_construct(**brief["seconds"]),
+        throughput=Throughput.model_construct(examples_per_second=brief["examples_per_second"]),
+        history=[epoch] * brief["epochs"], nodes=[Node.model_construct(phases={"import": brief["import"]})],
+        machine=Machine.model_construct(cores=brief["cores"]),
+    )
 
 
 def _timing(recorded: Mapping[str, float]) -> Timing:

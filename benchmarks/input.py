@@ -32,7 +32,7 @@ from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.tasks import task_of_job
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.schedule import by_data
 from velodrome.training.context import Context, Emitter
 from velodrome.transport.base import Alone

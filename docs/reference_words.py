@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from velodrome.models.recipe import MODEL_FILES
+from velodrome.models.model_files import MODEL_FILES
 
 FOLDER: dict[str, str] = {
     "job.yaml": "the job with every default filled in: `velodrome train job.yaml` runs it again",

@@ -11,14 +11,16 @@ import signal
 import socket
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from velodrome.catalog.transports import mpi_fault
+from velodrome.catalog.exchange import mpi_fault
 
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
@@ -65,20 +67,79 @@ def pytest_report_header() -> list[str]:
     return [f"network: {of_us if OWN_NETWORK else of_all}", f"/dev/shm: {of_us if OWN_SHARED_MEMORY else of_all}"]
 
 
+#: Seconds of each group of tests that takes long, by the run that stored them last (`make durations`).
+DURATIONS = Path(__file__).with_name("durations.json")
+#: Shorter groups are not stored: their order does not matter.
+LEAST_SECONDS = 5.0
+_group_seconds: Counter[str] = Counter()
+
+
+#: Longer values of parameters are cut in the names of tests: names travel between processes, and some values have
+#: megabytes.
+LONGEST_ID = 200
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """The part of a test's name that a value is, where pytest would write all of a long one."""
+    if not isinstance(val, str | bytes) or len(val) <= LONGEST_ID:
+        return None
+    return f"{val[:20]!r}... of {len(val)}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--store-durations", action="store_true", help=f"write {DURATIONS.name}, which sets the order")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Called for all tests in the process that distributes them, which has their groups in their names."""
+    _group_seconds[report.nodeid.rpartition("@")[2]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--store-durations") and "PYTEST_XDIST_WORKER" not in os.environ:
+        longest = {name: round(seconds) for name, seconds in _group_seconds.most_common() if seconds >= LEAST_SECONDS}
+        DURATIONS.write_text(json.dumps(longest, indent=1) + "\n")
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    assert mark is not None
+    return str(mark.args[0] if mark.args else mark.kwargs["name"])
+
+
+def _mark_slow_rows(items: list[pytest.Item]) -> None:
+    """Of a parametrized test that is marked `quick`, the rows with other names are slow."""
+    quick: dict[str, bool] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("quick")) is not None:
+            name = item.nodeid.partition("[")[0]
+            row = item.nodeid.partition("[")[2].removesuffix("]")
+            is_quick = any(fnmatchcase(row, pattern) for pattern in mark.args)
+            quick[name] = quick.get(name, False) or is_quick
+            if not is_quick:
+                item.add_marker(pytest.mark.slow)
+    missing = [name for name, some in quick.items() if not some]
+    if missing and not any("::" in word for word in items[0].config.args):
+        raise pytest.UsageError(f"the mark `quick` names no row of {', '.join(missing)}")
+
+
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is `unit` by default; `integration` and `e2e` tests start processes.
 
-    With several pytest processes (`-n`), those that start processes come first, so that the last minute consists of
-    quick ones; a module stays in one process, for what its tests share, unless its tests have groups of their own.
+    With several pytest processes (`-n`), a module stays in one process, for what its tests share, unless its tests have
+    groups of their own. The longest groups start first, then other tests that start processes: what starts last is
+    quick, so that no process works alone at the end.
     """
+    seconds: dict[str, int] = json.loads(DURATIONS.read_text())
+    _mark_slow_rows(items)
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & {"unit", "integration", "e2e"}:
             item.add_marker(pytest.mark.unit)
         if "xdist_group" not in marks:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: item.get_closest_marker("unit") is not None)
+    items.sort(key=lambda item: (-seconds.get(_group(item), 0), item.get_closest_marker("unit") is not None))
 
 
 #: What Python reports when a process is about to be started.
@@ -198,15 +259,28 @@ def warm(_warm_launcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests whose subject is not the start: an import takes longer than all they do.
     """
+    start_warm(_warm_launcher, monkeypatch)
+
+
+def start_warm(warm_launcher: Any, patch: pytest.MonkeyPatch) -> None:
+    """Let all launchers of this machine start processes by this one."""
     from velodrome.clusters.local.launcher import LocalLauncher
 
-    start_one = LocalLauncher._start_one
+    start_process = LocalLauncher.start_process
 
     def start(self: Any, plan: Any, *rest: Any, **options: Any) -> Any:
-        _warm_launcher.prepare([plan.job.engine])
-        return start_one(_warm_launcher, plan, *rest, **options)
+        warm_launcher.prepare([plan.job.engine])
+        return start_process(warm_launcher, plan, *rest, **options)
 
-    monkeypatch.setattr(LocalLauncher, "_start_one", start)
+    patch.setattr(LocalLauncher, "start_process", start)
+
+
+@pytest.fixture(scope="module")
+def warm_module(_warm_launcher: Any) -> Iterator[None]:
+    """The same for all tests of a module and what they share."""
+    with pytest.MonkeyPatch.context() as patch:
+        start_warm(_warm_launcher, patch)
+        yield
 
 
 @pytest.fixture

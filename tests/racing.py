@@ -10,9 +10,8 @@ from typing import Any
 from velodrome.clusters.registry import Cluster, open_cluster
 from velodrome.job.race import Entry, Race
 from velodrome.races.folder import RaceFolder
-from velodrome.races.observer import SILENT, RaceObserver, Result
 from velodrome.races.plan import PlannedRace, plan_race
-from velodrome.races.request import RaceRequest
+from velodrome.races.request import SILENT, RaceObserver, RaceRequest, Result
 from velodrome.races.runs import RaceRuns, run_blocks
 from velodrome.run.attempt import JobFailed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Sequence
 
@@ -159,3 +160,8 @@ def raised(error: BaseException) -> str:
     if kind.__module__.startswith("tensorflow.") and (quoted := _PYTHON_ERROR.search(first)):
         return quoted[0]
     return f"{kind.__name__}: {first}" if first else kind.__name__
+
+
+def if_full(error: OSError, what_to_do: str = "free some space there, then resume") -> str:
+    """The end of a sentence that says what to do about a full disk; empty for another error."""
+    return f"; {what_to_do}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""

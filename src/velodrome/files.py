@@ -1,7 +1,7 @@
-"""Reads and atomic writes of files, and inter-process locks, for every package above.
+"""Reads and atomic writes of files, walks through folders, and inter-process locks, for every package above.
 
 A reader never sees a half-written file, never waits for a pipe and never reads without a limit; a lock never outlives
-its process.
+its process. Folders may have come from elsewhere: they may be nested without end, and hold links and pipes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from typing import Any
 
 #: The end of a temporary file's name: `velodrome runs check` reports those that a killed process left behind.
 PARTIAL = ".half"
-_POLL_SECONDS = 0.02
 _ABANDONED_SECONDS = 24 * 3600.0
 _PIECE = 1 << 20
+#: Folders within folders; ours have three. Python's own walks end in a `RecursionError` after some hundred.
+DEEPEST = 50
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINK = "it is a link, which is not followed"
 _KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
@@ -40,8 +44,7 @@ def open_regular(
     Opening a named pipe would wait for a writer, and reading a device may never end: both are errors here. So is a link
     below the folder `inside`, which may have come from elsewhere: it would show any file of whoever reads it.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags) if inside is None else _open_inside(path, inside, flags)
+    descriptor = os.open(path, _FLAGS) if inside is None else _open_inside(path, inside)
     try:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
@@ -54,26 +57,25 @@ def open_regular(
         raise
 
 
-def _open_inside(path: Path | str, inside: Path | str, flags: int) -> int:
+def _open_inside(path: Path | str, inside: Path | str) -> int:
     """Open a file below a folder, without following a link on the way from there to it."""
-    parts = _parts_below(path, inside)
+    *above, name = _parts_below(path, inside)
     try:
-        if len(parts) == 1:
-            return os.open(path, flags | os.O_NOFOLLOW)
-        folder = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not above:
+            return os.open(path, _FLAGS | os.O_NOFOLLOW)
+        folder = os.open(inside, _FOLDER)
         try:
-            for place, part in enumerate(parts):
-                kind = flags if place == len(parts) - 1 else os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-                below = os.open(part, kind | os.O_NOFOLLOW, dir_fd=folder)
-                folder, above = below, folder
-                os.close(above)
+            for part, flags in (*((part, _FOLDER) for part in above), (name, _FLAGS)):
+                below = os.open(part, flags | os.O_NOFOLLOW, dir_fd=folder)
+                folder, passed = below, folder
+                os.close(passed)
         except BaseException:
             os.close(folder)
             raise
         return folder
     except OSError as error:
         if is_linked(path, inside):
-            raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
+            raise OSError(errno.ELOOP, _LINK, str(path)) from None
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -95,15 +97,13 @@ def is_linked(path: Path | str, inside: Path | str) -> bool:
 
 
 def check_kind(path: Path) -> None:
-    """Raise `OSError` if it is neither a folder nor a regular file; one that was removed meanwhile is fine."""
-    try:
+    """Raise `OSError` if it is neither a folder nor a regular file; one that has just been removed is fine."""
+    with suppress(FileNotFoundError):
         kind = stat.S_IFMT(path.lstat().st_mode)
-    except FileNotFoundError:
-        return
-    if kind == stat.S_IFLNK:
-        raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
-    if kind not in (stat.S_IFREG, stat.S_IFDIR):
-        raise _not_regular(kind, path)
+        if kind == stat.S_IFLNK:
+            raise OSError(errno.ELOOP, _LINK, str(path))
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise _not_regular(kind, path)
 
 
 def _not_regular(kind: int, path: Path | str) -> OSError:
@@ -112,6 +112,31 @@ def _not_regular(kind: int, path: Path | str) -> OSError:
 
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
     return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
+
+
+def walk(top: Path | str) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As `os.walk`, without following links; `OSError` where folders are nested too deep."""
+    above = len(Path(top).parts)
+    for place, folders, names in os.walk(top, followlinks=False):
+        folder = Path(place)
+        if len(folder.parts) - above > DEEPEST:
+            raise OSError(errno.ELOOP, f"it has folders that are nested more than {DEEPEST} deep", str(top))
+        yield folder, folders, names
+
+
+def refuse_special(folder: Path | str) -> None:
+    """Raise `OSError` if there is anything below a folder but folders and regular files, such as a link or a named
+    pipe: for libraries that open or write files themselves."""
+    for place, folders, names in walk(folder):
+        for name in (*folders, *names):
+            check_kind(place / name)
+
+
+def refuse_special_files(folder: Path | str) -> None:
+    """The same for files right in a folder that are about to be written."""
+    for entry in os.scandir(folder):
+        if not entry.is_dir():
+            check_kind(Path(entry))
 
 
 def check_regular(path: Path | str, *, inside: Path | str | None = None) -> None:
@@ -173,12 +198,12 @@ def version_of(path: Path | str) -> tuple[int, int, int] | None:
     It is the same for all contents of a file that nobody can look at.
     """
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return None
     except OSError:
         return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def sha256_of(path: Path | str) -> str:
@@ -239,15 +264,10 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def if_full(error: OSError, what_to_do: str = "free some space there, then resume") -> str:
-    """The end of a sentence that says what to do about a full disk; empty for another error."""
-    return f"; {what_to_do}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-
-
 class FileLock:
     """An exclusive lock between processes, on a file. The operating system releases it when its holder ends or dies."""
 
-    def __init__(self, path: Path, *, poll_seconds: float = _POLL_SECONDS) -> None:
+    def __init__(self, path: Path, *, poll_seconds: float = 0.02) -> None:
         import filelock  # here, because it takes a twentieth of a second and most commands lock nothing
 
         self.path = path
@@ -259,11 +279,9 @@ class FileLock:
 
         A file that its holder removed between our opening and our locking it is opened again.
         """
-        import filelock
-
         try:
             self._lock.acquire(timeout=seconds)
-        except filelock.Timeout:
+        except TimeoutError:
             return False
         return True
 
@@ -285,10 +303,10 @@ class HeldFolder:
         self._paths = (path, path.resolve())
         #: Whether it was a link then: one that takes its place later is not followed by those who read the folder.
         self._linked = path.is_symlink()
-        self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._descriptor: int | None = os.open(path, _FOLDER)
 
     def is_in_place(self) -> bool:
-        """Whether the folder is still where it was opened; what cannot be found out counts as such."""
+        """Whether the folder is still where it was opened; what cannot be known counts as such."""
         if self._descriptor is None:
             return True
         own = os.fstat(self._descriptor)
@@ -299,13 +317,12 @@ class HeldFolder:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
 
     def has(self, name: str, descriptor: int) -> bool:
-        """Whether a file that was opened in the folder still has its name there; what cannot be found out counts as
-        such."""
+        """Whether a file opened in the folder still has its name there; what cannot be known counts as such."""
         try:
-            found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+            named = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ESTALE)
-        return os.path.samestat(found, os.fstat(descriptor))
+        return os.path.samestat(named, os.fstat(descriptor))
 
     def remove(self, name: str) -> None:
         """Remove a file of the folder, wherever the folder is now."""
@@ -321,15 +338,12 @@ class HeldFolder:
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock on that file; False if there is none.
 
-    By hand, because `filelock` can only ask by acquiring, which needs write permission and creates the file. A shared
-    lock on a file opened for reading needs neither, and readers do not block each other. A process that acquires the
-    lock at this very moment tries again, see `FileLock.acquire`.
+    `filelock` can only ask by acquiring, which needs write permission and creates the file. A shared lock on a file
+    opened for reading needs neither, and a process that wants the lock at this very moment tries again.
     """
     try:
         with open_regular(path) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

@@ -11,8 +11,8 @@ import racing
 from velodrome.catalog.registry import engines
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
-from velodrome.races import default_race
-from velodrome.races.default_race import BUDGET
+from velodrome.races import check
+from velodrome.races.check import BUDGET
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import default_name, merge
 
@@ -20,7 +20,7 @@ from velodrome.races.request import default_name, merge
 @pytest.fixture(autouse=True)
 def _roomy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
-    monkeypatch.setattr(default_race, "cores", lambda: 4)
+    monkeypatch.setattr(check, "cores", lambda: 4)
 
 
 def planned(runs: Path, job: dict[str, Any], name: str | None = None, **fields: Any) -> PlannedRace:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from synthetic_races import result, typed
 from velodrome.cli.board import Board
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
+from velodrome.job.result import Result
 
 pytestmark = pytest.mark.unit
 
@@ -39,8 +41,9 @@ def epoch(correct: int, loss: float) -> Event:
                       validation=counts)
 
 
-def ended(**test: Any) -> dict[str, Any]:
-    return {"status": "finished", "test": test or None, "throughput": {"examples_per_second": 1234.0}}
+def ended(status: str = "finished", **test: Any) -> Result:
+    made = result(rate=1234.0, status=status, model="gone-since")
+    return typed(made | {"test": {**test, "total": 1000} if test else None})
 
 
 def test_a_language_model_is_shown_by_its_perplexity() -> None:
@@ -64,7 +67,7 @@ def test_images_and_texts_stand_in_one_column() -> None:
     shown.event(images, epoch(500, 1.0))
     assert "0.5000" in drawn(shown)
     # What was reached on the way is no test result.
-    shown.end(images, {**ended(), "status": "failed"})
+    shown.end(images, ended("failed"))
     assert "test accuracy" not in said.getvalue()
 
 
@@ -88,7 +91,7 @@ def test_a_race_that_is_interrupted_reports_how_much_is_done(
     shown.stored(one, ended(accuracy=0.9))
     for job, status in ((two, "finished"), (three, "failed")):
         shown.begin(job)
-        shown.end(job, {**ended(accuracy=0.9), "status": status})
+        shown.end(job, ended(status, accuracy=0.9))
     shown.begin(four)
     with pytest.raises(type(interruption)), shown.session():
         raise interruption

@@ -93,7 +93,7 @@ def test_a_run_can_be_resumed_elsewhere(
         return typed(result())
 
     monkeypatch.setattr("velodrome.api.train.execute.resume", resume)
-    monkeypatch.setattr("velodrome.cli.run_output.print_summary", lambda result: None)
+    monkeypatch.setattr("velodrome.cli.train.print_summary", lambda result: None)
     done = velodrome("resume", "lost", "--runs", runs)
     assert (done.code, "--on 'gone': no such launcher" in done.text) == (2, True)
     done = velodrome("resume", "lost", "--runs", runs, "--on", "local")

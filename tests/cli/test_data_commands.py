@@ -177,6 +177,7 @@ def test_jobs_on_own_data_are_checked_before_anything_starts(velodrome, runs, tm
         (["--dataset", "ptb"], "'ptb' is text"),
         (["--dataset", "nowhere_at_all:load"], "no module named 'nowhere_at_all'"),
         (["--dataset", "nowhere_at_all:load", "--model", "nonsense"], "no model 'nonsense'"),
+        (["--model", "x" * 300], f"no model '{'x' * 300}'"),
     ]
     for words, shown in rows:
         done = velodrome("train", *BASE, *words, "--runs", runs)

@@ -23,7 +23,9 @@ from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("help_examples")]
+pytestmark = [
+    pytest.mark.integration, pytest.mark.xdist_group("help_examples"), pytest.mark.usefixtures("warm_module"),
+]
 FIRST = ["--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", "1"]
 
 
@@ -59,7 +61,7 @@ class _Started(VelodromeError):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, warm_module: None) -> Path:
     """A folder with the files, runs and races that the examples name."""
     from velodrome.cli.main import main
 
@@ -155,7 +157,7 @@ def test_an_example_of_a_help_text_is_valid(
     if example.startswith("velodrome runs rm") and "--yes" not in words:
         words.append("--yes")  # in place of the answer on a terminal
     if example.startswith(STARTS):
-        monkeypatch.setattr(LocalLauncher, "_start_one", _refuse_to_start)
+        monkeypatch.setattr(LocalLauncher, "start_process", _refuse_to_start)
     done = velodrome(*words)
     if example.startswith(STARTS):
         assert "as far as the start" in done.text

@@ -12,12 +12,12 @@ from rich import box
 from rich.table import Table
 
 from synthetic_races import repeated, result, write_race
-from typed_judge import compare
+from typed_judge import as_result, compare
 from velodrome.cli import console as consoles
 from velodrome.cli.board import Board
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.run_output import print_summary
-from velodrome.cli.tables import SafeConsole, least_width, print_table
+from velodrome.cli.output import SafeConsole, least_width, print_table
+from velodrome.cli.race_output import print_comparison
+from velodrome.cli.train import print_summary
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 
@@ -121,8 +121,7 @@ def test_what_moves_while_jobs_run_cuts_no_number(width: int, monkeypatch: pytes
     assert all(number in text_of(console) for number in ("42%", "1,234,567", "12345.67"))
     made = expand(parse_race({"vary": {"entry": ["torch/ddp", "tensorflow/parameter-server:2"]}}))
     board = Board(screen(width), made, {entry.name: 10.0 for entry in made})
-    board.stored(made[0], {"status": "finished", "test": {"accuracy": 0.98765},
-                           "throughput": {"examples_per_second": 1234567.0}})
+    board.stored(made[0], as_result(result(rate=1234567.0, accuracy=0.98765)))
     console = screen(width)
     console.print(board)
     shown = text_of(console)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synthetic_races import repeated, write_race
-from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.models.model_files import DESCRIPTION, read_description
 from velodrome.training import checkpoint
 
 pytestmark = pytest.mark.timeout(60)

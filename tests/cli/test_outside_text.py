@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from synthetic_races import repeated, result, write_race
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
 from velodrome.job.job import Job
 from velodrome.printable import LONGEST_LINE, bytes_text, printable, shown
 from velodrome.run.store import Store

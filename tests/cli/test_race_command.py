@@ -11,11 +11,11 @@ import pytest
 import racing
 from velodrome.api.race import title_of
 from velodrome.clusters import preflight
+from velodrome.clusters.yaml_files import read_yaml
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 from velodrome.races.check import check_race
 from velodrome.races.folder import RaceFolder
-from velodrome.run.yaml_files import read_yaml
 
 OWN_MODEL = '''
 from math import prod

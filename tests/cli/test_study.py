@@ -25,8 +25,48 @@ def test_studies_are_listed_and_shown_without_fetching_anything(velodrome, tmp_p
     shown = velodrome("study", "show", "aws-2023", "--scale", "small").out
     assert "velodrome data prepare fashion-products" in shown
     shown = velodrome("study", "show", "jaeger-2018").out
-    assert "Published finding: MXNet has the higher throughput" in shown
+    assert "Published finding: MXNet has the higher throughput, except for the CNN at batch 128" in shown
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.unit
+def test_where_every_setting_comes_from_is_shown_with_all_notes(velodrome) -> None:
+    shown = velodrome("study", "show", "fruits-horovod").out
+    assert "Published: engine horovod; framework tensorflow (slide Idea: TensorFlow and Horovod)" in shown
+    assert "Ours: batch_size 32 (the slides do not state the batch)" in shown
+    assert "Note: Horovod ran over MPI there" in shown
+    shown = velodrome("study", "show", "kouskouras-2022").out
+    assert "Assumed: optimizer adam; learning_rate 0.001 (the thesis names neither" in shown
+
+
+@pytest.mark.unit
+def test_a_study_of_ones_own_is_written_shown_and_planned(velodrome, tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    done = velodrome("study", "new", file)
+    assert (done.code, f"velodrome study run {file}" in done.out) == (0, True)
+    assert velodrome("study", "new", file).code == 2
+    told = velodrome("study", "show", file, "--json").json()
+    assert (told["study"], len(told["claims"])) == ("mine", 2)
+    assert told["configurations"][0]["settings"]["workers"]["origin"] == "published"
+    planned = velodrome("study", "run", file, "--dry-run", "--runs", runs, "--json").json()
+    assert planned["race"] == "mine-smoke"
+    file.write_text(file.read_text().replace("is: more}", "is: mor}"))
+    refused = velodrome("study", "run", file, "--runs", runs)
+    assert (refused.code, "mine.yaml, line 55: claims.0.checks.0.is: must be" in refused.err) == (2, True)
+
+
+@pytest.mark.unit
+def test_a_study_file_runs_no_code_from_elsewhere(velodrome, tmp_path: Path, runs: Path, monkeypatch) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "else").mkdir()
+    file = tmp_path / "there" / "mine.yaml"
+    velodrome("study", "new", file)
+    file.write_text(file.read_text().replace("model: dense-128", "model: 'elsewhere_net:make'"))
+    (tmp_path / "else" / "elsewhere_net.py").write_text("raise SystemExit('it ran')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "else"))
+    refused = velodrome("study", "run", file, "--runs", runs)
+    assert refused.code == 2
+    assert "names code that lies neither beside it nor in the current folder" in refused.err
 
 
 @pytest.mark.unit
@@ -111,7 +151,9 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     assert done.code == 0, done.err
     assert "92.45" in done.out
     assert "steps 1000 → 120" in done.out
-    assert "Machines: published one node for each worker and server; ours one machine" in done.out
+    assert "Machines: published 4 virtual machines with 1 core, 1 GB of memory" in done.out
+    assert "(section V.A); ours one machine" in done.out
+    assert "not checkable here, because our runs are other ones" in done.out
     assert "all jobs are done" in done.err
     assert "all jobs are done" not in done.out
     again = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json")
@@ -121,5 +163,17 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     ours = {row["configuration"].split(",")[1].split()[1]: row for row in told["configurations"]}
     assert ours["1+1"]["ours"]["steps_per_worker"] == 120
     assert ours["2+1"]["ours"]["steps_per_worker"] == 60
-    assert all(row["ours"]["total"] > 0 for row in ours.values())
+    assert all(row["ours"]["seconds"] > 0 for row in ours.values())
     assert (runs / "zipperle-2018-smoke" / "race.yaml").is_file()
+    tables = runs / "tables"
+    assert velodrome("report", "zipperle-2018-smoke", "--runs", runs, "--format", "csv", "--out", tables / "t.csv"
+                     ).code == 0
+    published = (tables / "t-published.csv").read_text()
+    assert "92.45" in published
+    assert "two workers with half of the iterations" in published
+    for form in ("latex", "markdown", "html"):
+        written = velodrome("report", "zipperle-2018-smoke", "--runs", runs, "--format", form, "--json").json()
+        text = Path(written["report"]).read_text()
+        assert "Published figures and ours" in text
+        assert "92.45" in text
+        assert "Published claims" in text

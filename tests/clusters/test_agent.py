@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.clusters.remote import link
+from velodrome.clusters.remote import channels
 from velodrome.clusters.remote.agent.cleaning import marked
 from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, encode
 from velodrome.clusters.remote.code import Code
@@ -34,7 +34,7 @@ class PipeChannel:
 
     def __init__(self, session: str, lease: float, root: Path, python: str = sys.executable) -> None:
         self.popen = subprocess.Popen(
-            link.agent_command(python, session, lease, str(root)), stdin=subprocess.PIPE,
+            [python, *channels.agent_words(session, lease, str(root))], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True,
         )
 
@@ -63,7 +63,7 @@ class Session:
     def __init__(self, root: Path, lease: float = 30.0, python: str = sys.executable) -> None:
         self.name = secrets.token_hex(8)
         self.channel = PipeChannel(self.name, lease, root, python)
-        self.link = Link("here", self.channel, 30.0, link.agent_source())
+        self.link = Link("here", self.channel, 30.0, channels.agent_source())
         self.reports: list[tuple[Header, bytes]] = []
         self.link.take = lambda link, header, body: self.reports.append((header, body))
         self.link.wait_until_ready(30)
@@ -225,11 +225,11 @@ def test_the_python_of_a_distribution_serves_code_processes_and_files(tmp_path: 
 
 
 def test_a_command_has_a_limit_and_an_error_names_the_host(session: Session) -> None:
-    assert session.link.run(["sh", "-c", "echo hello; exit 4"])[0]["code"] == 4
-    slow, _ = session.link.run(["sleep", "60"], limit=0.5)
-    assert slow["code"] is None
-    assert "did not end within 0.5 s" in slow["errors"]
-    assert session.link.run(["/no/such/program"])[0]["code"] == 127
+    assert session.link.run(["sh", "-c", "echo hello; exit 4"]).code == 4
+    slow = session.link.run(["sleep", "60"], limit=0.5)
+    assert slow.code is None
+    assert "did not end within 0.5 s" in slow.errors
+    assert session.link.run(["/no/such/program"]).code == 127
     with pytest.raises(HostError, match=r"'here': the agent knows no request 'dance'"):
         session.link.ask("dance")
 
@@ -290,12 +290,12 @@ class Mailbox:
         self.heartbeat = self.mail / "heartbeat"
         inbox, outbox = self.mail / "in", self.mail / "out"
         self.popen = subprocess.Popen(
-            link.agent_command(sys.executable, self.name, lease, str(folder / "root"), str(inbox), str(outbox),
-                              str(self.heartbeat)),
+            [sys.executable, *channels.agent_words(self.name, lease, str(folder / "root"), str(inbox), str(outbox),
+                                                   str(self.heartbeat))],
             stdin=subprocess.PIPE, start_new_session=True,
         )
         assert self.popen.stdin is not None
-        self.popen.stdin.write(link.agent_source())
+        self.popen.stdin.write(channels.agent_source())
         self.popen.stdin.flush()
         self._files, self._decoder = Files(outbox, inbox), Decoder(greeting=True)
         self.frames: list[tuple[Header, bytes]] = []

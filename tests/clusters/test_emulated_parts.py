@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from velodrome.clusters.emulated import EmulatedCluster, limits, node, programs
+from velodrome.clusters.emulated import EmulatedCluster, node, programs
 from velodrome.clusters.emulated.launcher import EmulatedGroup
-from velodrome.clusters.emulated.limits import Limits
 from velodrome.clusters.emulated.network import queues
+from velodrome.clusters.emulated.node import Limits
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.result import Cluster
 from velodrome.judge.conditions import emulation_lines
 
 pytestmark = pytest.mark.unit
@@ -78,21 +79,21 @@ def test_the_switch_limits_what_a_node_receives_and_drops_what_would_wait_too_lo
 
 def test_leftovers_of_controllers_that_are_gone_are_removed_and_others_are_not(tmp_path: Path) -> None:
     groups, folders = tmp_path / "cgroup", tmp_path / "tmp"
-    mine = groups / "cpu" / limits.group_name("node1")
+    mine = groups / "cpu" / node.group_name("node1")
     other = groups / "cpu" / "velodrome-99999999-12-node1"
     reused = groups / "memory" / f"velodrome-{os.getpid()}-1-node1"
     foreign = groups / "cpu" / "velodrome-of-somebody"
     for folder in (mine, other, reused, foreign, folders / "velodrome-nodes-99999999-12-abc",
-                   folders / f"{limits.folder_prefix()}abc"):
+                   folders / f"{node.folder_prefix()}abc"):
         folder.mkdir(parents=True)
-    removed = limits.clean(groups, folders)
+    removed = node.clean(groups, folders)
     assert len(removed) == 3
     assert mine.exists()
     assert foreign.exists()
     assert not other.exists()
     assert not reused.exists()
-    assert [folder.name for folder in folders.iterdir()] == [f"{limits.folder_prefix()}abc"]
-    assert limits.clean(groups, folders) == []
+    assert [folder.name for folder in folders.iterdir()] == [f"{node.folder_prefix()}abc"]
+    assert node.clean(groups, folders) == []
 
 
 def test_a_kernel_without_a_controller_is_reported(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_kernel_without_a_controller_is_reported(tmp_path: Path) -> None:
 def test_limits_are_written_for_either_generation_of_control_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
-    made = tmp_path / ("cpu" if generation == 1 else ".") / limits.group_name("node1")
+    made = tmp_path / ("cpu" if generation == 1 else ".") / node.group_name("node1")
     made.mkdir(parents=True)
     if generation == 1:
         files = {"quota": made / "cpu.cfs_quota_us", "period": made / "cpu.cfs_period_us"}
@@ -116,7 +117,7 @@ def test_limits_are_written_for_either_generation_of_control_groups(
         files = {"quota": made / "cpu.max"}
     for file in files.values():
         file.write_text("")
-    monkeypatch.setattr("velodrome.clusters.emulated.limits.remove_group", lambda folder: None)
+    monkeypatch.setattr("velodrome.clusters.emulated.node.remove_group", lambda folder: None)
     made_limits = Limits(EmulatedCluster(cpu=0.5), ["node1"], tmp_path)
     assert made_limits.limited_by == f"cgroup v{generation}"
     assert files["quota"].read_text().split()[0] == "50000"
@@ -127,32 +128,32 @@ def test_limits_are_written_for_either_generation_of_control_groups(
 
 
 def test_accuracy_is_reported_in_words() -> None:
-    cluster = {
+    cluster: dict[str, object] = {
         "asked": {"bandwidth": 1e8, "latency": 0.0005}, "made_by": {"latency": "user space", "limits": "cgroup v1"},
         "measured": {"bandwidth": 9.5e7, "round_trip": 0.00148, "latency": 0.00074},
         "accuracy": {"bandwidth": 0.95, "latency": 1.48},
     }
-    assert emulation_lines({"launcher": "emulated", "cluster": cluster}) == [
+    assert emulation_lines(Cluster.model_validate(cluster)) == [
         "bandwidth 100 Mbit/s asked for, 95 Mbit/s measured (-5 %)",
         "latency 0.5 ms asked for, by user space, 0.74 ms measured (+48 %); far from what was asked for",
         "CPU and memory are limited by cgroup v1",
     ]
-    assert emulation_lines({"launcher": "local"}) == []
+    assert emulation_lines(None) == emulation_lines(Cluster()) == []
     older = {"asked": {"bandwidth": None}, "measured": {"bandwidth": 4e9, "round_trip": 2e-5}}
-    assert emulation_lines({"launcher": "emulated", "cluster": older})[0] == \
+    assert emulation_lines(Cluster.model_validate(older))[0] == \
         "bandwidth 4 Gbit/s measured, without a limit"
 
 
 def test_a_process_that_is_killed_later_is_not_blamed_on_the_memory_of_an_earlier_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tmp_path / limits.group_name("node1")
+    made = tmp_path / node.group_name("node1")
     made.mkdir()
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
     (made / "memory.max").write_text("")
     counts = made / "memory.events"
     counts.write_text("oom 1\noom_kill 2\n")
-    monkeypatch.setattr("velodrome.clusters.emulated.limits.remove_group", lambda folder: None)
+    monkeypatch.setattr("velodrome.clusters.emulated.node.remove_group", lambda folder: None)
     made_limits = Limits(EmulatedCluster(memory=2**30), ["node1"], tmp_path)
     network = SimpleNamespace(nodes=[SimpleNamespace(name="node1", traffic=dict)])
     monkeypatch.setattr(LocalGroup, "__post_init__", lambda self: None)

@@ -21,8 +21,7 @@ import pytest
 from velodrome.api.engines import _installation, install_engine, list_engines, remove_engine
 from velodrome.catalog import registry
 from velodrome.clusters import environments
-from velodrome.clusters.environments import install
-from velodrome.clusters.environments.wheel import requirements, training_wheel
+from velodrome.clusters.environments import install, requirements, training_wheel
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock
 from velodrome.variables import TOKEN

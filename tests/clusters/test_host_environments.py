@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from velodrome.clusters.environments import hosts
-from velodrome.clusters.remote.link import HostError
+from velodrome.clusters.remote.link import HostError, Ran
 
 pytestmark = pytest.mark.integration  # environments are made
 
@@ -32,14 +32,14 @@ class Here:
         (self.root / path).write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         return str(self.root / path)
 
-    def run(self, words: list[str], **fields: Any) -> tuple[dict[str, Any], str]:
+    def run(self, words: list[str], **fields: Any) -> Ran:
         self.commands.append(words)
         if words[1:3] == ["-m", "pip"]:
-            return ({"code": 1, "errors": "no such package"} if self.broken else {"code": 0, "errors": ""}), ""
+            return Ran(1, errors="no such package") if self.broken else Ran(0)
         if words[1:3] == ["-m", "venv"]:
             words = [*words, "--without-pip"]
         done = subprocess.run(words, capture_output=True, text=True)
-        return {"code": done.returncode, "errors": done.stderr}, done.stdout
+        return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from velodrome.clusters.remote import RemoteOptions, checks
 from velodrome.clusters.remote.checks import loopback
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import HostError, HostLost, Link
+from velodrome.clusters.remote.link import HostError, HostLost, Link, Ran
 from velodrome.clusters.remote.starting import Request
 from velodrome.errors import Unavailable
 from velodrome.job.job import Job
@@ -41,11 +41,11 @@ class FakeLink:
     def put(self, source: Any, path: str, **fields: Any) -> str:
         return path
 
-    def run(self, words: list[str], **fields: Any) -> tuple[dict[str, Any], str]:
+    def run(self, words: list[str], **fields: Any) -> Ran:
         self.asked.append(("run", fields))
         if "run" in self.errors:
-            return {"code": None, "errors": str(self.errors["run"])}, ""
-        return {"code": 0, "errors": ""}, ""
+            return Ran(None, errors=str(self.errors["run"]))
+        return Ran(0)
 
 
 @pytest.fixture

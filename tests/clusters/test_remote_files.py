@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from velodrome.clusters.interrupts import Patience
-from velodrome.clusters.remote.agent.host_files import HostFiles
+from velodrome.clusters.remote.agent.host import HostFiles
 from velodrome.clusters.remote.agent.streams import CHUNK, Header
 from velodrome.clusters.remote.group import RemoteGroup
 

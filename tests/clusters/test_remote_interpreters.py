@@ -17,7 +17,7 @@ from velodrome.catalog import registry
 from velodrome.clusters import environments
 from velodrome.clusters.environments import hosts
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.remote import RemoteOptions, checks, link
+from velodrome.clusters.remote import RemoteOptions, channels, checks
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.ssh.launcher import SshChannel
 from velodrome.job.job import Job
@@ -41,7 +41,7 @@ class ChildLauncher(RemoteLauncher):
         raise NotImplementedError
 
     def open_channel(self, host: str, session: str) -> SshChannel:
-        return SshChannel(host, link.agent_command(sys.executable, session, 30.0, self.options.root))
+        return SshChannel(host, [sys.executable, *channels.agent_words(session, 30.0, self.options.root)])
 
 
 Open = Callable[..., ChildLauncher]

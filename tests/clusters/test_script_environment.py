@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from velodrome.catalog.script import environment
-from velodrome.catalog.world import Member, World, numbered
+from velodrome.catalog.world import Member, World, numbered, script_environment
 from velodrome.clusters.plan import make_plan
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
@@ -14,7 +13,7 @@ MEMBERS = numbered(Member("worker", rank, host, 4000 + rank) for rank, host in e
 
 
 def of_rank(rank: int) -> dict[str, str]:
-    return dict(environment(World(MEMBERS, MEMBERS[rank])))
+    return dict(script_environment(World(MEMBERS, MEMBERS[rank])))
 
 
 def test_a_rank_finds_what_torchrun_sets() -> None:

@@ -187,7 +187,7 @@ def test_whether_a_job_lives_is_not_guessed(fake: FakeSlurm, store: Store, tmp_p
 def test_the_next_command_mentions_attach(
     fake: FakeSlurm, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from velodrome.cli.run_output import mention_interrupted
+    from velodrome.cli.train import mention_interrupted
 
     run, _ = run_in_a_job(store, tmp_path, **STARTED)
     run.close()

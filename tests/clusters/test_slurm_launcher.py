@@ -14,10 +14,10 @@ from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import AllocationEnded, Exit
 from velodrome.clusters.plan import Placement, Process
 from velodrome.clusters.registry import target_of
+from velodrome.clusters.remote.channels import FileChannel
 from velodrome.clusters.remote.group import RemoteGroup
 from velodrome.clusters.slurm import SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, nodes_of, sbatch_options, steps_of
-from velodrome.clusters.slurm.job import FileChannel
 from velodrome.clusters.slurm.launcher import AttachedLauncher, SlurmGroup
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.api.engines import doctor
-from velodrome.clusters.remote import link
+from velodrome.clusters.remote import channels
 from velodrome.clusters.remote.agent.streams import GREETING
 from velodrome.clusters.ssh import SshOptions
 from velodrome.clusters.ssh.launcher import SshChannel, SshLauncher, control_folder, reason, remote_words
@@ -94,7 +94,7 @@ def test_the_code_that_would_be_sent_is_listed_with_sizes(tmp_path: Path, monkey
 
 
 def test_the_command_has_nothing_that_a_login_shell_of_csh_interprets() -> None:
-    line = remote_words(link.agent_command("", "session", 30.0, "~/.cache/velodrome")[1:], ["python3"])
+    line = remote_words(channels.agent_words("session", 30.0, "~/.cache/velodrome"), ["python3"])
     assert "\n" not in line
     assert "!" not in line
 
@@ -103,8 +103,8 @@ def test_the_command_has_nothing_that_a_login_shell_of_csh_interprets() -> None:
 def test_every_login_shell_starts_the_agent(tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell}")
-    line = remote_words(link.agent_command("", "0123456789ab", 30.0, str(tmp_path))[1:], [sys.executable])
-    done = subprocess.run([shell, "-c", line], input=link.agent_source(), capture_output=True, timeout=60)
+    line = remote_words(channels.agent_words("0123456789ab", 30.0, str(tmp_path)), [sys.executable])
+    done = subprocess.run([shell, "-c", line], input=channels.agent_source(), capture_output=True, timeout=60)
     assert GREETING in done.stdout, done.stderr
 
 

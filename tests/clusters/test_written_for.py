@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.admission import complete
 from velodrome.clusters.environments import default_engine
+from velodrome.clusters.preflight import complete
 from velodrome.job.read import make_job
 
 pytestmark = pytest.mark.unit

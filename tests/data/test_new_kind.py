@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.catalog import plugins
+from velodrome.catalog import registry
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest
 
@@ -82,7 +82,7 @@ def package(tmp_path: Path, monkeypatch):
     (about / "entry_points.txt").write_text("[velodrome.sources]\nrows = added_rows\n")
     (site / "added_rows.py").write_text(MODULE)
     monkeypatch.syspath_prepend(site)
-    caches = (plugins._registered, plugins.Plugins.broken, catalogue._added)
+    caches = (registry._registered, registry.Plugins.broken, catalogue._added)
     for each in caches:
         each.cache_clear()
     yield

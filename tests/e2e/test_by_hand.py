@@ -49,7 +49,7 @@ def carry_out(scene: Scene, processes: list[dict[str, Any]], prefix: dict[str, l
 @pytest.mark.parametrize(
     ("engine", "strategy"),
     [
-        pytest.param("torch", "ddp", id="ddp"),
+        pytest.param("torch", "ddp", id="ddp", marks=slow),
         pytest.param("torch", "allreduce", id="allreduce", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", id="multi-worker-mirrored", marks=slow),
         pytest.param("tensorflow", "parameter-server", id="parameter-server", marks=slow),

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 from scene import LONG, Scene, training
 
 from velodrome.clusters.emulated import EmulatedCluster
-from velodrome.clusters.emulated.limits import GROUPS, PREFIX, Limits
 from velodrome.clusters.emulated.measure import measure
 from velodrome.clusters.emulated.network import Bridge, Network, missing_tools
+from velodrome.clusters.emulated.node import GROUPS, PREFIX, Limits
 
 pytestmark = [
     pytest.mark.e2e,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from velodrome.clusters.emulated import EmulatedCluster
-from velodrome.clusters.emulated.network import Network, missing_tools
-from velodrome.clusters.emulated.node import Node, check_storage, names_of_machine, storage_of
+from velodrome.clusters.emulated.network import Network, check_storage, missing_tools, names_of_machine, storage_of
+from velodrome.clusters.emulated.node import Node
 from velodrome.errors import BadRequest, Unavailable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))

@@ -185,10 +185,8 @@ def test_a_local_job_listens_on_loopback_and_as_the_page_states(
     check(scene, [str(word) for word in words], row.name, neighbour)
 
 
-@pytest.mark.parametrize(
-    ("engine", "example"),
-    [("torch", "script_ddp.py"), pytest.param("tensorflow", "script_tensorflow.py", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "example"), [("torch", "script_ddp.py"), ("tensorflow", "script_tensorflow.py")])
 def test_a_script_of_the_users_own_listens_on_loopback(
     scene: Scene, engine: str, example: str, neighbour: Neighbour
 ) -> None:

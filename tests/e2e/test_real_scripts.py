@@ -42,7 +42,7 @@ def needing(name: str, module: str, engine: str = "torch", *marks: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        needing("tensorflow", "tensorflow", "tensorflow"),
+        needing("tensorflow", "tensorflow", "tensorflow", pytest.mark.slow),
         needing("accelerate", "accelerate", "torch", pytest.mark.slow),
         needing("fabric", "lightning_fabric", "torch", pytest.mark.slow),
     ],

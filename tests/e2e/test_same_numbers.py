@@ -18,8 +18,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from velodrome.catalog import registry
-from velodrome.clusters.emulated.limits import GROUPS, PREFIX
 from velodrome.clusters.emulated.network import missing_tools
+from velodrome.clusters.emulated.node import GROUPS, PREFIX
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import ray_hosts

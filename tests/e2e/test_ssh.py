@@ -45,6 +45,7 @@ def train(hosts: sshd.Hosts, runs: Path, name: str, *words: object) -> dict[str,
     return json.loads(out.strip().splitlines()[-1])
 
 
+@pytest.mark.quick("torch-allreduce-*")
 @pytest.mark.parametrize(
     ("engine", "strategy", "more"),
     [

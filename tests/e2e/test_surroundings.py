@@ -57,7 +57,7 @@ def test_a_port_that_was_taken_after_planning_is_replaced(scene: Scene, engine: 
 
         job = Job(engine=engine, strategy=strategy, workers=2, epochs=1)
         result = execute(job, store=Store(scene.runs), name=scene.name, launcher=LocalLauncher(port=port))
-    assert result["status"] == "finished"
+    assert result.status == "finished"
     assert descriptors() == before
     assert set(psutil.Process().children(recursive=True)) <= children
     warnings = [event["message"] for event in scene.events() if event["kind"] == "warning"]

@@ -174,6 +174,7 @@ def test_a_script_of_a_stored_run_does_not_run(velodrome, here, send):
     assert "--trust-code evil.py" in done.err
 
 
+@pytest.mark.quick("libraries-verify", "libraries-resume", "velodrome-race")
 @pytest.mark.parametrize("command", ["verify", "resume", "race"])
 @pytest.mark.parametrize(
     "shadows", [("numpy", "safetensors", "yaml", "psutil"), ("velodrome",)], ids=["libraries", "velodrome"]
@@ -242,6 +243,7 @@ def test_from_python_code_is_named_too(here, place, send, monkeypatch):
     assert api.runs.verify("sent", trust_code=["sent_nets:build"])["ok"]
 
 
+@pytest.mark.quick("train", "race", "check")
 @pytest.mark.parametrize("command", ["train", "check", "plan", "race", "doctor"])
 def test_a_file_names_only_code_beside_it_or_in_the_current_folder(velodrome, here, command):
     (here / "file.yaml").write_text(_file(command, model=INSTALLED, model_args=running(here / "ran"), engine="torch"))

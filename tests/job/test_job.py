@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from velodrome.clusters.yaml_files import parse_yaml, read_yaml
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, Target
 from velodrome.job.read import make_job
 from velodrome.job.resolve import batch_of_step, replicas_of, resolve
-from velodrome.run.yaml_files import parse_yaml, read_yaml
 
 pytestmark = pytest.mark.unit
 

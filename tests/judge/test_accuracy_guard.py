@@ -15,7 +15,7 @@ from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.criteria import Criteria, Tolerances
 from velodrome.judge.objective import ask
 from velodrome.tasks.correctness_bits import encode
-from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.registry import LanguageModel
 from velodrome.tasks.supervised import Classification
 
 pytestmark = pytest.mark.unit

@@ -9,6 +9,7 @@ import pytest
 
 from synthetic_races import result
 from typed_judge import as_result
+from velodrome.job.result import Result
 from velodrome.judge.conditions import background_load, is_loaded, load_note, slowdown
 from velodrome.judge.measures import BY_NAME
 
@@ -21,12 +22,12 @@ def host(name: str = "a", used: float | None = 0.0, cores: int = 2, seconds: flo
     return about if used is None else {**about, "cpu": cpu}
 
 
-def run(*hosts: dict[str, Any]) -> dict[str, Any]:
-    return {**result(), "hosts": list(hosts)}
+def run(*hosts: dict[str, Any], **fields: Any) -> Result:
+    return as_result({**result(), "hosts": list(hosts), **fields})
 
 
 def test_a_run_of_a_version_that_did_not_measure_it_has_no_foreign_load() -> None:
-    for made in (result(), run(host(used=None)), {**result(), "hosts": None}):
+    for made in (as_result(result()), run(host(used=None)), run()):
         assert background_load(made) is None
         assert not is_loaded(made)
         assert load_note([made]) == ""
@@ -84,11 +85,11 @@ def test_a_core_that_others_used_delayed_a_run_by_as_long_at_most(hosts: list[di
 
 
 def test_emulated_hosts_share_the_cores_of_one_machine() -> None:
-    made = {**run(host("a", 0.5), host("b", 0.5)), "launcher": "emulated"}
+    made = run(host("a", 0.5), host("b", 0.5), launcher="emulated")
     assert math.exp(slowdown(made)) == pytest.approx(2.0)
 
 
 def test_it_is_a_measure_of_a_run_like_the_others() -> None:
     measure = BY_NAME["foreign_cores"]
-    assert measure.read(as_result({**result(), **run(host("a", 0.5), host("b", 0.25), host("c", None))})) == 0.75
+    assert measure.read(run(host("a", 0.5), host("b", 0.25), host("c", None))) == 0.75
     assert measure.read(as_result(result())) is None

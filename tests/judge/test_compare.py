@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from synthetic_races import EXAMPLES, beside, repeated, result
 from typed_judge import as_result, compare, judge
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
+from velodrome.cli.race_output import print_comparison
 from velodrome.job.job import Target
 from velodrome.judge.columns import best_of, bests_of
 from velodrome.judge.compare import Row, tasks_of
@@ -72,19 +72,19 @@ def test_repetitions_become_a_mean_and_failures_are_counted_apart() -> None:
     assert len(rows) == 1
     assert (rows[0].runs, rows[0].failed, round(rows[0].examples_per_second, 2)) == (3, 1, 99.67)
     assert rows[0].speedup is None
-    assert rows[0].representative["throughput"]["examples_per_second"] == 100.0
+    assert rows[0].representative.throughput.examples_per_second == 100.0
 
 
 def test_a_seed_is_a_repetition_and_any_other_field_of_the_job_a_configuration() -> None:
-    first, second = result(seed=1), result(seed=2)
-    assert Configuration.of(first) == Configuration.of(second)
-    third = {**first, "job": {"dtype": "float32", "seed": 1}}
-    fourth = {**first, "job": {"dtype": "float64", "seed": 1}}
+    made = result(seed=1)
+    assert Configuration.of(as_result(made)) == Configuration.of(as_result(result(seed=2)))
+    third = as_result({**made, "job": {"dtype": "float32", "seed": 1}})
+    fourth = as_result({**made, "job": {"dtype": "float64", "seed": 1}})
     assert Configuration.of(third) != Configuration.of(fourth)
     assert list(varied(map(Configuration.of, (third, fourth)))) == ["dtype"]
     names = names_of([Configuration.of(third), Configuration.of(fourth)])
     assert names[Configuration.of(fourth).key] == "torch/ddp with 1 worker, dtype float64"
-    unit, byte = ({**first, "job": {"pixels": pixels}} for pixels in ("unit", "byte"))
+    unit, byte = (as_result({**made, "job": {"pixels": pixels}}) for pixels in ("unit", "byte"))
     assert list(varied(map(Configuration.of, (unit, byte)))) == ["pixels"]
     assert Configuration.of(unit).task == Configuration.of(byte).task, "both are compared in one table"
 
@@ -323,7 +323,7 @@ def test_pictures_name_data_at_an_address_by_what_differs(places: tuple[str, str
 
 def test_what_follows_from_the_strategy_is_not_said_again() -> None:
     mixed = [result(), result("parameter-server", 2, servers=1)]
-    assert distinguishing_fields([Configuration.of(made) for made in mixed]) == []
+    assert distinguishing_fields([Configuration.of(as_result(made)) for made in mixed]) == []
 
 
 def test_what_is_sent_in_a_step_counts_every_host_once() -> None:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from synthetic_races import BEGAN, repeated, write_race
-from typed_judge import compare
+from synthetic_races import BEGAN, repeated, result, write_race
+from typed_judge import as_result, compare
+from velodrome.events.result import DataRecord
+from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.judge.compare import tasks_of
 from velodrome.judge.conditions import change_note, data_note, differences, labelled, newest
 from velodrome.reporting.document import make_report
@@ -25,6 +28,10 @@ def runs_on(about: dict[str, Any] | None, hour: int = 0, **fields: Any) -> list[
     more = {} if about is None else {"data": about}
     return [{**made, **more, "started": BEGAN + 3600 * hour + place}
             for place, made in enumerate(repeated([1000.0, 1010.0, 990.0], **fields))]
+
+
+def run_on(about: dict[str, Any], **fields: Any) -> Result:
+    return as_result(result() | {"data": about, **fields})
 
 
 CHANGES = [
@@ -62,25 +69,29 @@ def test_the_same_data_and_those_of_earlier_versions_are_compared(runs: Path) ->
 
 
 def test_a_larger_validation_share_is_no_other_data() -> None:
-    one, other = {"data": data()}, {"data": {**data(), "train": 800, "validation": 400}}
+    one, other = run_on(data()), run_on({**data(), "train": 800, "validation": 400})
     assert differences(one, other) == []
 
 
 def test_a_function_may_make_other_data_for_each_seed_but_not_for_one() -> None:
-    first = {"dataset": "my:data", "seed": 1, "data": data(seeded=True), "started": 1.0}
-    second = {**first, "seed": 2, "data": data(fingerprint="bb", seeded=True), "started": 2.0}
-    changed = {**second, "data": data(fingerprint="cc", seeded=True), "started": 3.0}
+    mine = {"dataset": "my:data"}
+    first = run_on(data(seeded=True), seed=1, started=1.0, **mine)
+    second = run_on(data(fingerprint="bb", seeded=True), seed=2, started=2.0, **mine)
+    changed = run_on(data(fingerprint="cc", seeded=True), seed=2, started=3.0, **mine)
     assert differences(first, second) == []
-    assert change_note([first, second], {**changed, "started": None}) != ""
+    assert changed.data is not None
+    assert change_note([first, second], Job(dataset="my:data", seed=2), changed.data) != ""
+    assert change_note([first], Job(dataset="my:data", seed=2), changed.data) == ""
     assert newest([first, second, changed]) == [changed]
-    names = [result.get("data_version") for result in labelled([first, second, changed])]
+    names = [made.data_version for made in labelled([first, second, changed])]
     assert names[0] == names[1] != names[2]
 
 
 def test_data_that_change_back_are_the_first_ones_again() -> None:
-    runs = [{"dataset": "digits", "data": about, "started": float(place)}
+    runs = [run_on(about, started=float(place))
             for place, about in enumerate([data(), data(train=1300), data()], start=1)]
     assert newest(runs) == [runs[0], runs[2]]
-    assert change_note(runs[:2], {"dataset": "digits", "data": data()}) == "training examples 1,500 → 1,200"
-    assert change_note(runs, {"dataset": "digits", "data": data()}) == ""
-    assert change_note(runs[:2], {"dataset": "mnist", "data": data()}) == ""
+    about = DataRecord.model_validate(data())
+    assert change_note(runs[:2], Job(dataset="digits"), about) == "training examples 1,500 → 1,200"
+    assert change_note(runs, Job(dataset="digits"), about) == ""
+    assert change_note(runs[:2], Job(dataset="mnist"), about) == ""

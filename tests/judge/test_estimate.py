@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from synthetic_races import result
+from typed_judge import as_result
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.judge.budget import Tried, estimate_script
@@ -127,7 +129,7 @@ def script(arguments: str = "", workers: int = 1) -> Job:
     return resolve(Job(script="train.py", script_args=arguments, workers=workers, engine="torch"))
 
 
-RAN = {"seconds": {"startup": 5.0, "total": 65.0}}
+RAN = as_result(result() | {"seconds": {"startup": 5.0, "total": 65.0}})
 
 
 @pytest.mark.parametrize(("before", "asked", "expected"), [
@@ -150,7 +152,7 @@ def test_a_script_with_other_arguments_is_not_compared(before: str, asked: str) 
 
 
 def test_a_script_with_other_workers_is_taken_to_last_as_long_as_with_the_nearest_number() -> None:
-    longer = {"seconds": {"startup": 5.0, "total": 105.0}}
+    longer = as_result(result() | {"seconds": {"startup": 5.0, "total": 105.0}})
     found = estimate_script(script(workers=2), [(script(workers=8), RAN), (script(), longer)])
     assert (found.seconds, found.basis) == (105.0, "from 1 earlier run of this script with other workers")
 
@@ -171,9 +173,10 @@ def test_what_several_jobs_rest_on_is_said_in_one_phrase() -> None:
 
 
 def test_a_run_without_what_an_estimate_needs_says_nothing() -> None:
-    made = {"seconds": {"startup": 1.0, "train": None, "total": 5.0}, "history": [], "throughput": {}}
-    assert known_of(made, job_of(), EXAMPLES) is None
-    assert known_of({**made, "history": [{"evaluate_seconds": 1.0}]}, job_of(), EXAMPLES) is None
+    nothing = {"examples_per_second": None, "batches_per_second": None}
+    for lacking in ({"history": []}, {"throughput": nothing}, {"history": [], "throughput": nothing}):
+        assert known_of(as_result(result() | lacking), job_of(), EXAMPLES) is None
+    assert known_of(as_result(result()), job_of(), EXAMPLES) is not None
 
 
 def test_processes_find_one_another_more_slowly_on_a_machine_where_one_starts_slowly() -> None:

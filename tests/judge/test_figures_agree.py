@@ -8,8 +8,8 @@ import pytest
 
 from synthetic_races import repeated, result
 from typed_judge import compare
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
+from velodrome.cli.race_output import print_comparison
 from velodrome.judge.verdict import Recommendation
 from verdict_questions import Runs, answer, ddp, single
 

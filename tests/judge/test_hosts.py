@@ -2,6 +2,8 @@
 
 import pytest
 
+from synthetic_races import result
+from typed_judge import as_result
 from velodrome.judge.conditions import host_lines
 
 pytestmark = pytest.mark.unit
@@ -13,19 +15,22 @@ HOST = {
 
 
 @pytest.mark.parametrize(
-    ("result", "lines"),
+    ("hosts", "lines"),
     [
-        ({"hosts": [HOST]}, ["node1: 8 cores, 16 GiB memory, Python 3.11.7 in /usr/bin/python3"]),
+        ([HOST], ["node1: 8 cores, 16 GiB memory, Python 3.11.7 in /usr/bin/python3"]),
         (
-            {"hosts": [{**HOST, "gpus": ["Tesla T4", "Tesla T4"]}, {**HOST, "hostname": "node2"}]},
+            [{**HOST, "gpus": ["Tesla T4", "Tesla T4"]}, {**HOST, "hostname": "node2"}],
             [
                 "node1: 8 cores, 16 GiB memory, 2 × Tesla T4, Python 3.11.7 in /usr/bin/python3",
                 "node2: 8 cores, 16 GiB memory, Python 3.11.7 in /usr/bin/python3",
             ],
         ),
-        ({}, []),
-        ({"hosts": None}, []),
+        ([], []),
     ],
 )
-def test_each_host_is_one_line(result, lines):
-    assert host_lines(result) == lines
+def test_each_host_is_one_line(hosts, lines):
+    assert host_lines(as_result(result(hosts=1) | {"hosts": hosts})) == lines
+
+
+def test_a_result_of_an_earlier_version_has_no_hosts():
+    assert host_lines(as_result(result())) == []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from synthetic_races import repeated, result, write_race
-from typed_judge import compare
+from typed_judge import as_result, compare
 from velodrome.catalog.base import Implementation
-from velodrome.cli.run_output import summary
+from velodrome.cli.train import summary
 from velodrome.judge.configuration import Configuration, distinguishing_fields, implementation_lines, names_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
@@ -25,8 +25,12 @@ def of(kind: Any, rate: float = 100.0, path: str | None = None, **fields: Any) -
     return result(rate=rate, implementation=PARTS.report(kind, path), **fields)
 
 
+def configuration(made: dict[str, Any]) -> Configuration:
+    return Configuration.of(as_result(made))
+
+
 def test_a_stock_run_is_another_configuration_with_another_name() -> None:
-    ours, stock = (Configuration.of(of(kind, workers=2)) for kind in ("velodrome", "stock"))
+    ours, stock = (configuration(of(kind, workers=2)) for kind in ("velodrome", "stock"))
     assert ours != stock
     assert names_of([ours, stock])[stock.key] == "torch/ddp (stock) with 2 workers"
     assert names_of([ours, stock])[ours.key] == "torch/ddp with 2 workers"
@@ -34,13 +38,13 @@ def test_a_stock_run_is_another_configuration_with_another_name() -> None:
 
 
 def test_a_job_decides_and_an_older_result_was_velodromes() -> None:
-    assert Configuration.of(result()) == Configuration.of(of("velodrome"))
+    assert configuration(result()) == configuration(of("velodrome"))
     failed = {**result(status="failed"), "job": {"implementation": "stock"}}
-    assert Configuration.of(failed).label == "torch/ddp (stock)"
+    assert configuration(failed).label == "torch/ddp (stock)"
 
 
 def test_the_path_of_the_gradients_makes_no_other_configuration() -> None:
-    assert Configuration.of(of("velodrome", path="mpi")) == Configuration.of(of("velodrome", path="shared-memory"))
+    assert configuration(of("velodrome", path="mpi")) == configuration(of("velodrome", path="shared-memory"))
 
 
 def test_each_implementation_is_measured_against_its_own_single() -> None:
@@ -53,18 +57,18 @@ def test_each_implementation_is_measured_against_its_own_single() -> None:
 
 
 def test_its_parts_and_path_are_told_in_words() -> None:
-    assert implementation_lines(of("velodrome", path="shared-memory")) == [
+    assert implementation_lines(as_result(of("velodrome", path="shared-memory"))) == [
         "velodrome over shared-memory", "Velodrome: its own sums", "framework: autograd"
     ]
-    assert implementation_lines(of("stock")) == ["stock", "framework: autograd, torch.optim"]
-    assert implementation_lines(result()) == []
+    assert implementation_lines(as_result(of("stock"))) == ["stock", "framework: autograd, torch.optim"]
+    assert implementation_lines(as_result(result())) == []
 
 
 def test_the_summary_of_a_run_shows_it() -> None:
-    table = summary(of("velodrome", path="mpi"))
+    table = summary(as_result(of("velodrome", path="mpi")))
     shown = dict(zip(*(list(column.cells) for column in table.columns), strict=True))
     assert shown["implementation"] == "velodrome over mpi\nVelodrome: its own sums\nframework: autograd"
-    assert "implementation" not in list(summary(result()).columns[0].cells)
+    assert "implementation" not in list(summary(as_result(result())).columns[0].cells)
 
 
 def test_the_report_names_both_and_lists_their_parts(runs: Path) -> None:

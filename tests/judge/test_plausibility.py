@@ -9,8 +9,8 @@ import pytest
 
 from synthetic_races import beside, repeated, result
 from typed_judge import compare
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
+from velodrome.cli.race_output import print_comparison
 from velodrome.judge.plausibility import implausible, is_too_good, late_note, suspects
 from velodrome.judge.statistics import Ratio
 from verdict_questions import answer as verdict

@@ -28,7 +28,7 @@ def test_a_failed_run_keeps_its_block() -> None:
     row = compare([*(made for made in repeated([190, 191, 192], workers=2) if made["seed"] != 2), lost])[0]
     assert rates(row) == {(1, 0): 190, (3, 0): 192}
     assert row.blocks[len(row.results):] == ((2, 0),)
-    assert row.failures == (lost,)
+    assert row.failures == (as_result(lost),)
 
 
 def test_a_failure_is_in_the_block_in_which_it_was_run_again() -> None:

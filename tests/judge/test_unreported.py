@@ -9,8 +9,8 @@ import pytest
 
 from synthetic_races import result
 from typed_judge import compare
-from velodrome.cli.compare import print_comparison
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole
+from velodrome.cli.race_output import print_comparison
 from velodrome.events.models import Pace, Warmup
 from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row

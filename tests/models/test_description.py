@@ -12,7 +12,7 @@ import pytest
 
 from velodrome.errors import BadRequest
 from velodrome.models.description import check_data
-from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.models.model_files import DESCRIPTION, read_description
 
 pytestmark = pytest.mark.unit
 

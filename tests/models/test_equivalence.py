@@ -9,7 +9,7 @@ import pytest
 from velodrome.catalog.models import MODELS, ZooModel
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.models.equivalence import claims_equivalence, zoo_differences
+from velodrome.models.checks import claims_equivalence, zoo_differences
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from velodrome.models.generators import of_model, of_process, preserved, read_states, restore_states
+from velodrome.models.checks import of_model, of_process, preserved, read_states, restore_states
 
 pytestmark = pytest.mark.unit
 

@@ -34,7 +34,7 @@ def test_both_engines_compute_the_same_function(name: str, shape: tuple[int, int
 def test_a_network_is_added_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of layers in `catalog/models.py` is all that the engines need, and they compute the same with it."""
     from velodrome.catalog import models
-    from velodrome.catalog.networks import RELU, Dense, convolutions, dense
+    from velodrome.catalog.models import RELU, Dense, convolutions, dense
 
     network = (*convolutions(4), *dense(9)[:-1], Dense(6), RELU, Dense())
     added = models.ZooModel("added", "a network for this test", smallest=4, network=network)

@@ -25,7 +25,7 @@ from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
-from velodrome.races.observer import SILENT
+from velodrome.races.request import SILENT
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
 from velodrome.run.supervisor import Stop, never

@@ -20,7 +20,7 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
 from velodrome.job.resolve import resolve
-from velodrome.races.parallel_jobs import Lanes, lanes_of
+from velodrome.races.runs import Lanes, lanes_of
 
 pytestmark = pytest.mark.unit
 

@@ -19,6 +19,7 @@ from velodrome.errors import BadRequest, FolderGone
 from velodrome.files import PARTIAL
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race, parse_race
+from velodrome.job.result import Result
 from velodrome.races.check import check_race
 from velodrome.races.costs import Costs
 from velodrome.races.folder import EXPECTED, RaceFolder
@@ -109,14 +110,14 @@ def run_all(folder: RaceFolder, entries: list[Entry]) -> dict[str, str]:
     """Why each job failed, by its name."""
     told: dict[str, str] = {}
 
-    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+    def ended(entry: Entry, result: Result, error: JobFailed | None) -> None:
         assert error is not None
         assert error.result is result
         told[entry.name] = str(error)
 
     results = run_race(folder, entries, Noted(ended))
-    assert [result["status"] for result in results] == ["failed"] * len(entries)
-    assert [result["run"] for result in results] == [entry.name for entry in entries]
+    assert [result.status for result in results] == ["failed"] * len(entries)
+    assert [result.run for result in results] == [entry.name for entry in entries]
     return told
 
 
@@ -172,7 +173,7 @@ def test_a_race_whose_folder_is_renamed_between_jobs_stops_and_makes_no_other(
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
     told: list[str] = []
 
-    def ended(entry: Entry, result: dict[str, Any], error: JobFailed | None) -> None:
+    def ended(entry: Entry, result: Result, error: JobFailed | None) -> None:
         told.append(entry.name)
         place = folder.path if which == "race" else runs
         place.rename(tmp_path / "elsewhere")
@@ -281,7 +282,9 @@ def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_whe
     with folder.held():
         first = RaceRuns(folder, noted, here())
         first.run_block(entries[:1])
-        assert first.results[entries[0].name]["data"]["train"] == 108
+        data = first.results[entries[0].name].data
+        assert data is not None
+        assert data.train == 108
         assert not any("differ" in note for note in noted.notes)
     write(150)  # and the race is resumed another day
     with folder.held():
@@ -291,7 +294,7 @@ def test_data_that_change_between_the_jobs_of_a_race_are_noticed_at_once_and_whe
     assert len(told) == 1
     assert "differ from those of earlier runs of this race: training examples 120 → 150; " in told[0]
     record = load_race(runs, "first")
-    assert len({result["data_version"] for result in record.results}) == 2
+    assert len({result.data_version for result in record.results}) == 2
 
 
 @pytest.mark.parametrize("name", ["race.png", "calibration.jsonl", "controller.lock", "new.txt"])

@@ -24,12 +24,13 @@ from velodrome.job.result import Result
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import Criteria, criteria_of
 from velodrome.judge.judge import Dropped
+from velodrome.judge.measures import foreign_cores
 from velodrome.judge.phrases import as_option
 from velodrome.races import limits
 from velodrome.races import runs as race_runs
 from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.jobs import stored_ending
-from velodrome.races.observer import SILENT, RaceObserver
+from velodrome.races.request import SILENT, RaceObserver
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
 from velodrome.reporting.document import make_report
@@ -286,7 +287,7 @@ def test_a_run_that_other_programs_disturbed_is_repeated_at_the_end_of_its_block
     assert machine.ran[4] == busy
     assert machine.ran.count(busy) == 2
     assert len(machine.ran) == 9
-    assert all(result["hosts"][0]["cpu"]["foreign"] == 0.0 for result in results)
+    assert all(foreign_cores(result) == 0.0 for result in results)
     record = load_race(runs, "first")
     assert (record.repeated, record.aside, len(record.results)) == ((busy,), 0, 8)
     assert any(f"disturbed less counts: {busy}." in note for note in make_report(record).notes)
@@ -302,9 +303,9 @@ def test_of_two_disturbed_attempts_the_less_disturbed_counts(
     busy = entries[0].name
     machine.disturb = lambda name, attempt: loaded((first, second)[attempt - 1] if name == busy else 0.0)
     results = run_race(folder, entries)
-    assert results[0]["hosts"][0]["cpu"]["foreign"] == kept
-    stored = next(one for one in load_race(runs, "first").results if one["run"] == busy)
-    assert stored["hosts"][0]["cpu"]["foreign"] == kept
+    assert foreign_cores(results[0]) == kept
+    stored = next(run for run in load_race(runs, "first").results if run.run == busy)
+    assert foreign_cores(stored) == kept
 
 
 def test_a_machine_that_is_always_busy_repeats_only_a_few_runs(runs: Path, machine: Machine) -> None:
@@ -338,8 +339,8 @@ def test_a_run_whose_repetition_is_interrupted_still_counts(runs: Path, machine:
         folder.store.create(busy, entries[0].job).close()
     machine.disturb = lambda name, attempt: loaded(0.0)
     results = run_race(folder, entries)
-    assert [result["status"] for result in results] == ["finished"] * 4
-    assert results[0]["hosts"][0]["cpu"]["foreign"] == 1.0
+    assert [result.status for result in results] == ["finished"] * 4
+    assert foreign_cores(results[0]) == 1.0
     assert machine.ran.count(busy) == 2
 
 

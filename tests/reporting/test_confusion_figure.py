@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from synthetic_races import result
 from typed_judge import as_result, compare
@@ -40,10 +41,16 @@ def test_classes_without_names_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("table", [
-    None, [], [[1]], [[1, 2], [3]], [["a", "b"], ["c", "d"]], {"a": 1}, [[1] * (MOST_CLASSES + 1)] * (MOST_CLASSES + 1),
+    None, [], [[1]], [[1, 2], [3]], [[1] * (MOST_CLASSES + 1)] * (MOST_CLASSES + 1),
 ])
 def test_what_cannot_be_drawn_is_left_out(table: Any) -> None:
     assert confusion(compare([as_result(result()).model_copy(update={"confusion": table})])) is None
+
+
+@pytest.mark.parametrize("table", [[["a", "b"], ["c", "d"]], {"a": 1}])
+def test_what_counts_nothing_is_no_result(table: Any) -> None:
+    with pytest.raises(ValidationError):
+        as_result(result(confusion=table))
 
 
 def test_the_caption_says_what_is_not_drawn() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
-from typed_judge import compare, judge
+from typed_judge import as_result, compare, judge
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.lines import parse_stored, to_event
+from velodrome.events.models import Event
 from velodrome.reporting.load import load_race
-from velodrome.reporting.series import Span, merged, run_series, totals
+from velodrome.reporting.series import RunSeries, Span, hosts_of, merged, run_series, totals
 
 pytestmark = pytest.mark.unit
 
@@ -26,8 +29,9 @@ def race(runs: Path) -> Written:
 def test_a_race_is_read_whole_with_jobs_and_examples(race: Written) -> None:
     record = load_race(race.runs, "made")
     assert len(record.results) == 4
-    assert record.results[0]["job"]["threads"] == 1
-    assert record.results[0]["examples_trained"] == 4 * EXAMPLES
+    assert record.results[0].job is not None
+    assert record.results[0].job.threads == 1
+    assert record.results[0].examples_trained == 4 * EXAMPLES
     assert not record.failures
     assert load_race(Path("elsewhere"), str(race.path)).name == "made"
 
@@ -44,7 +48,7 @@ def test_broken_runs_are_named_and_passed_over(race: Written) -> None:
     assert {failure.run: failure.status for failure in record.failures} == {
         first.name: "unreadable", second.name: "unreadable", third.name: "unreadable",
     }
-    assert [found["run"] for found in record.results if found["status"] == "finished"] == [fourth.name]
+    assert [found.run for found in record.results if found.status == "finished"] == [fourth.name]
 
 
 def test_why_a_run_failed_is_kept_and_attempts_that_did_not_crash_are_not_counted(runs: Path) -> None:
@@ -58,7 +62,7 @@ def test_why_a_run_failed_is_kept_and_attempts_that_did_not_crash_are_not_counte
     run.rename(run.with_name(f"{run.name}.attempt-1"))
     record = load_race(runs, "made")
     assert record.aside == 1
-    assert [found["run"] for found in record.results] == ["torch-ddp-1w-64b-2-1"]
+    assert [found.run for found in record.results] == ["torch-ddp-1w-64b-2-1"]
     assert record.failures == ()
     assert record.missing == ("torch-single-1w-128b-1",)
 
@@ -118,9 +122,10 @@ def test_a_job_is_counted_with_as_a_job_reads_it(velodrome, race: Written) -> No
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "workers": "2", "from_another_version": "x"}))
     record = load_race(race.runs, "made")
     assert record.failures == ()
-    assert [found["job"]["workers"] for found in record.results].count(2) == 2
-    assert "seed" in record.results[0]["job"]
-    assert "dtype" not in record.results[0]["job"]
+    written = [found.job_as_written or {} for found in record.results]
+    assert [fields["workers"] for fields in written].count(2) == 2
+    assert "seed" in written[0]
+    assert "dtype" not in written[0]
     assert velodrome("report", "made", "--runs", race.runs).code == 0
 
 
@@ -187,9 +192,13 @@ def test_what_is_no_race_is_refused_with_the_way_out(race: Written) -> None:
         load_race(race.runs, "made")
 
 
+def series_of(made: dict[str, Any], events: Iterable[Event]) -> RunSeries:
+    return run_series(made["started"], hosts_of(as_result(made)), events)
+
+
 def test_phases_become_spans_on_the_clock_of_the_run() -> None:
     made = result(workers=2, rate=EXAMPLES)
-    series = run_series(made, map(to_event, events_of(made)))
+    series = series_of(made, map(to_event, events_of(made)))
     phases = [(span.phase, round(span.start, 3), round(span.end, 3)) for span in series.spans["worker", 1]]
     assert phases == [("import", 0.5, 1.5), ("build", 1.5, 2.0), ("train", 2.0, 6.0)]
 
@@ -204,14 +213,14 @@ def test_a_phase_without_end_lasts_until_the_last_event() -> None:
         {"time": BEGAN + 6, "role": "stranger", "rank": 0, "kind": "phase", "phase": "train", "state": "begin"},
         {"time": BEGAN + 4, "role": "worker", "rank": 0, "kind": "resources", "cpu_percent": None},
     ]
-    series = run_series(made, filter(None, (parse_stored(json.dumps(event)) for event in events)))
+    series = series_of(made, filter(None, (parse_stored(json.dumps(event)) for event in events)))
     assert series.spans["worker", 0] == [Span("train", 1.0, 5.0)]
     assert series.samples["worker", 0].seconds == []
 
 
 def test_totals_add_processes_and_count_a_host_once() -> None:
     made = result(workers=2, rate=EXAMPLES)
-    together = totals(run_series(made, map(to_event, events_of(made))))
+    together = totals(series_of(made, map(to_event, events_of(made))))
     assert (together["cpu_percent"].low, together["cpu_percent"].high) == (80.0, 120.0)
     assert together["network_rate"].mean == pytest.approx(2**20)
 

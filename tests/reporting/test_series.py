@@ -16,7 +16,7 @@ from velodrome.reporting.series import Extent, Span, run_series, totals
 
 pytestmark = pytest.mark.unit
 
-RESULT = {"nodes": [{"role": "worker", "rank": 0, "host": "here"}], "started": 100.0}
+BEGAN, HOSTS = 100.0, {("worker", 0): "here"}
 NETWORK = {"in": 10, "out": 20, "loopback": 5}
 
 
@@ -32,7 +32,7 @@ def event(time: Any, kind: str = "resources", role: Any = "worker", rank: Any = 
 
 
 def test_phases_and_samples_are_counted_from_the_start_of_the_run(tmp_path: Path) -> None:
-    series = run_series(RESULT, read(tmp_path, [
+    series = run_series(BEGAN, HOSTS, read(tmp_path, [
         event(101.0, "phase", phase="train", state="begin"), event(102.0),
         event(103.0, "phase", phase="train", state="end"),
     ]))
@@ -47,13 +47,13 @@ def test_phases_and_samples_are_counted_from_the_start_of_the_run(tmp_path: Path
     event(102.0, network=[1, 2]), event(102.0, network={"in": "much"}), event(99.0),
 ])
 def test_an_event_that_is_not_whole_is_passed_over(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    series = run_series(RESULT, read(tmp_path, [event(101.0), wrong]))
+    series = run_series(BEGAN, HOSTS, read(tmp_path, [event(101.0), wrong]))
     assert series.samples[("worker", 0)].seconds == [1.0]
     assert totals(series)["cpu_percent"] == Extent(50.0, 50.0, 50.0)
 
 
 def test_events_of_a_host_with_another_clock_are_placed_by_the_controllers_clock(tmp_path: Path) -> None:
-    series = run_series(RESULT, read(tmp_path, [
+    series = run_series(BEGAN, HOSTS, read(tmp_path, [
         event(1.0, "phase", phase="train", state="begin", received=101.0), event(2.0, received=102.7),
         event(3.0, "phase", phase="train", state="end", received=103.0),
     ]))

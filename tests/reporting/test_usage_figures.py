@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from synthetic_races import result
-from typed_judge import compare
+from typed_judge import as_result, compare
 from velodrome.events.lines import make_event
 from velodrome.reporting import usage
 from velodrome.reporting.figures import COLOURS
-from velodrome.reporting.series import run_series
+from velodrome.reporting.series import hosts_of, run_series
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ def test_faults_are_drawn_where_they_happened() -> None:
     train = {"role": node["role"], "rank": node["rank"], "phase": "train", "epoch": 1}
     cut = {"fault": "partition node2 1s..2s", "action": "partition", "target": "node2", "host": "node2"}
     kill = {"fault": "kill worker0 at 3s", "action": "kill", "target": "worker0", "host": "node1"}
-    series = run_series(ran, [
+    series = run_series(began, hosts_of(as_result(ran)), [
         at(1.0, "phase", state="begin", **train), at(2.0, "fault", state="begin", **cut),
         at(3.0, "fault", state="end", **cut), at(4.0, "fault", state="begin", **kill),
         at(4.5, "phase", state="end", seconds=3.5, **train),

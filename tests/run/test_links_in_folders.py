@@ -17,7 +17,7 @@ from mutated_store import Store
 from synthetic_races import result
 from velodrome.api import runs as api
 from velodrome.errors import VelodromeError
-from velodrome.models.recipe import read_description
+from velodrome.models.model_files import read_description
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import to_html, to_markdown

@@ -303,7 +303,7 @@ def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path) -
     launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]], good])
     events: list[Event] = []
     result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher, listener=events.append)
-    assert (result["status"], result["launcher"]) == ("finished", "scripted")
+    assert (result.status, result.launcher) == ("finished", "scripted")
     first, second = ({member.port for member in plan.members} for plan in launcher.plans)
     assert not first & second
     warnings = [event.message for event in events if isinstance(event, WarningEvent)]
@@ -329,7 +329,7 @@ def test_hosts_that_cannot_be_allocated_leave_a_failed_run(tmp_path: Path, monke
         execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher)
     result = Store(tmp_path).get("a").result()
     assert result is not None
-    assert (result["status"], result["error"]["cause"]) == ("failed", "start")
+    assert (result.status, result.error and result.error.cause) == ("failed", "start")
 
 
 def _replace(path: Path) -> None:
@@ -415,10 +415,10 @@ def test_a_clock_that_is_set_during_a_run_changes_no_duration(
     before = real()
     result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=ScriptedLauncher([scripts]), listener=listen)
     took = real() - before + 1
-    assert 0 <= result["seconds"]["startup"] <= result["seconds"]["total"] <= took
-    assert result["seconds"]["total"] > 0
-    assert before - 1 < result["started"] < result["ended"] < before + took
-    assert [host["hostname"] for host in result["hosts"]] == ["a"], "no event is taken for one of an earlier attempt"
+    assert 0 <= result.seconds.startup <= result.seconds.total <= took
+    assert result.seconds.total > 0
+    assert before - 1 < result.started < result.ended < before + took
+    assert [host.hostname for host in result.hosts] == ["a"], "no event is taken for one of an earlier attempt"
 
 
 def test_events_that_an_earlier_controller_recorded_are_not_recorded_again(run: OpenRun) -> None:
@@ -442,6 +442,7 @@ def test_hosts_that_were_taken_away_interrupt_a_run(tmp_path: Path, monkeypatch:
     launcher = ScriptedLauncher([[[], []]])
     with pytest.raises(JobFailed, match="its time limit was reached") as ended:
         execute(Job(**JOB), store=Store(tmp_path), launcher=launcher, name="a")
-    assert ended.value.result["status"] == "interrupted"
-    assert ended.value.result["error"]["cause"] == "interrupt"
+    assert ended.value.result.status == "interrupted"
+    assert ended.value.result.error is not None
+    assert ended.value.result.error.cause == "interrupt"
     assert launcher.groups[0].calls == ["collect", "stop"]

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from synthetic_races import result
+from synthetic_races import result, typed
 from velodrome.clusters.local.launcher import free_port
 from velodrome.events.lines import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
-from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.registry import LanguageModel
 
 
 class TensorBoard:
@@ -147,7 +147,10 @@ def test_a_language_model_is_shown_by_its_perplexity(tmp_path: Path) -> None:
 
 @pytest.mark.unit
 def test_a_failed_run_is_a_failed_session_without_metrics_it_never_had(tmp_path: Path) -> None:
-    failed = {"status": "failed", "started": 1.0, "ended": 2.0, "test": None, "history": [], "throughput": {}}
+    nothing = {"examples_per_second": None, "batches_per_second": None}
+    failed = typed(result(status="failed", test=None, history=[], throughput=nothing))
+    seconds = failed.seconds.model_copy(update={"train": None, "total": None})
+    failed = failed.model_copy(update={"seconds": seconds})
     write_session(tmp_path, resolve(Job(model="my:net", model_args={"width": 3})), failed)
     assert set(_tags(tmp_path / SESSION)) == {"_hparams_/session_start_info", "_hparams_/session_end_info"}
 
@@ -158,4 +161,4 @@ def test_what_is_compared_leaves_out_seed_and_time_limits() -> None:
     assert told["workers"] == 2
     assert told["model_args"] == "width=3"
     assert not {"seed", "stall_timeout", "target"} & told.keys()
-    assert metrics(result(rate=500.0))["throughput/examples_per_second"] == 500.0
+    assert metrics(typed(result(rate=500.0)))["throughput/examples_per_second"] == 500.0

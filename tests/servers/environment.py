@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from velodrome.clusters.environments.wheel import DISTRIBUTION, requirements, training_wheel
+from velodrome.clusters.environments import DISTRIBUTION, requirements, training_wheel
 
 NUMPY = "numpy==1.23.5"
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "environment"

@@ -1,10 +1,10 @@
-"""What a study found: published figures beside ours, and claims judged fairly."""
+"""What our runs say about a study's claims, and published figures beside ours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,25 +13,34 @@ from typed_judge import compare
 from velodrome.clusters import environments, preflight
 from velodrome.judge.compare import Row
 from velodrome.studies import plan as planning
-from velodrome.studies.load import study_named
-from velodrome.studies.outcome import CANNOT, INCONCLUSIVE, compare_figures, findings
+from velodrome.studies.claims import Finding, findings
+from velodrome.studies.load import parse_study, study_named
+from velodrome.studies.outcome import compare_figures
 from velodrome.studies.plan import Choice, StudyPlan, plan_study
 
 pytestmark = pytest.mark.unit
+
+NOT_HERE, INCONCLUSIVE = "not checkable here", "inconclusive"
+#: Three repetitions: less decides nothing.
+STEADY, QUIET, NOISY = (1.0, 1.0, 1.0), (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)
 
 
 def whatever(name: str) -> None:
     """Every data set is there."""
 
 
-def rows_for(plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = (1.0,)) -> list[Row]:
+def rows_for(
+    plan: StudyPlan, rates: Sequence[float], noise: Sequence[float] = STEADY, accuracies: Sequence[float] = (),
+) -> list[Row]:
     """A made-up result for each of our jobs, once for each factor of noise; every job has them in another order."""
     made = []
     for place, (job, rate) in enumerate(zip(plan.jobs, rates, strict=True)):
         orders = list(permutations(noise))
         fields = {name: job[name] for name in ("engine", "strategy", "workers", "servers", "batch_size") if name in job}
+        good = {"accuracy": accuracies[place]} if accuracies else {}
         made += [
-            result(rate=rate * factor, dataset=job["dataset"], model=job["model"], job=dict(job), seed=seed, **fields)
+            result(rate=rate * factor, dataset=job["dataset"], model=job["model"], job=dict(job), seed=seed, **fields,
+                   **good)
             for seed, factor in enumerate(orders[place % len(orders)], start=1)
         ]
     return compare(made)
@@ -42,17 +51,32 @@ def test_published_figures_stand_beside_the_run_of_the_same_configuration() -> N
     rows = rows_for(plan, [100, 200, 110, 210])
     compared = compare_figures(plan, rows, 2)
     found = {(b.setting.published["workers"], b.setting.published["servers"]): b for b in compared}
-    assert found[1, 1].published["total"] == 92.45
-    assert found[1, 1].ours["total"] == pytest.approx(rows[0].mean("total_seconds"))
-    assert found[3, 1].published["total"] == 34.25
+    assert found[1, 1].published["seconds"] == 92.45
+    assert found[1, 1].ours["seconds"] == pytest.approx(rows[0].mean("train_seconds"))
+    assert found[3, 1].published["seconds"] == 34.25
     assert found[3, 1].run == found[2, 1].run
     assert "workers 3 → 2" in found[3, 1].setting.changes
     assert found[1, 2].published == {}
     assert found[2, 1].as_json()["differs"]
+    assert found[2, 1].places == ("section VI, figure 7",)
+
+
+def test_a_difference_is_within_the_noise_or_not() -> None:
+    plan = plan_study(study_named("zipperle-2018"), "smoke", Choice(), look=whatever)
+    near, far = ([compare_figures(plan, rows_for(plan, [rate] * 4, NOISY), 2)[0] for rate in rates]
+                 for rates in ([4 * 1200 / 92.45], [1_000.0]))
+    assert abs(near[0].difference("seconds") or 99) < 3
+    assert near[0].within_noise("seconds") is True
+    assert far[0].within_noise("seconds") is False
+    alone = compare_figures(plan, rows_for(plan, [100.0] * 4, (1.0,)), 2)[0]
+    assert alone.within_noise("seconds") is None
+    told = near[0].as_json()
+    assert told["within_noise"]["seconds"] is True
+    assert told["difference"]["seconds"] == near[0].difference("seconds")
 
 
 def _jaeger(
-    monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], most: int, noise: Sequence[float] = (1.0,)
+    monkeypatch: pytest.MonkeyPatch, curve: dict[int, float], most: int, noise: Sequence[float] = STEADY
 ) -> tuple[StudyPlan, list[Row]]:
     """The study as a machine with 64 cores would run it, up to some number of workers."""
     monkeypatch.setattr(planning, "cores", lambda: 64)
@@ -66,35 +90,55 @@ def _jaeger(
 
 IDEAL = {count: count * 0.95 for count in (1, 2, 5, 10, 25, 50)} | {1: 1.0}
 BENT = {**IDEAL, 50: 30.0}
+RNN = "the RNN at batch 20 scales nearly ideally to 25 workers in TensorFlow"
+LINEAR = "both scale linearly to 50 workers at batch 512 and 256"
+HIGHER = "MXNet has the higher throughput, except for the CNN at batch 128 with more than 30 workers"
+FLATTER = "at batch 128 both are flatter beyond 25 workers"
+BETTER = "TensorFlow has the better speedup"
 
 
-def verdicts(plan: StudyPlan, rows: list[Row], cores: int) -> dict[str, str]:
-    return {finding.claim: finding.verdict for finding in findings(plan, rows, cores)}
+def of(claim: str, plan: StudyPlan, rows: list[Row], cores: int) -> Finding:
+    return next(finding for finding in findings(plan, rows, cores) if finding.claim.text == claim)
 
 
-def test_claims_about_one_engine_hold_or_not_by_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    rnn = "the RNN at batch 20 scales to 25 workers in TensorFlow"
+def test_claims_about_one_engine_agree_or_not_by_its_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, rows = _jaeger(monkeypatch, IDEAL, 50)
-    assert verdicts(plan, rows, 64)[rnn] == "holds"
+    assert of(RNN, plan, rows, 64).verdict == "agrees"
     flat = {**IDEAL, 10: 6.0, 25: 9.0, 50: 9.0}
     plan, rows = _jaeger(monkeypatch, flat, 50)
-    assert verdicts(plan, rows, 64)[rnn] == "does not hold"
-    assert verdicts(plan, rows, 64)["both scale linearly to 50 workers at batch 512 and 256"] == "does not hold"
+    assert of(RNN, plan, rows, 64).verdict == "disagrees"
+    assert of(LINEAR, plan, rows, 64).verdict == "disagrees"
     plan, rows = _jaeger(monkeypatch, BENT, 50)
-    assert verdicts(plan, rows, 64)[rnn] == "holds"
+    assert of(RNN, plan, rows, 64).verdict == "agrees"
+
+
+def test_what_our_runs_refute_comes_first_with_what_could_explain_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
+    plan, _ = _jaeger(monkeypatch, IDEAL, 50)
+    rates = [100 * job["workers"] * (0.5 if job["engine"] == "mxnet" else 1.0) for job in plan.jobs]
+    judged = findings(plan, rows_for(plan, rates), 64)
+    verdicts = [finding.verdict for finding in judged]
+    order = ["disagrees", "agrees", INCONCLUSIVE, NOT_HERE]
+    assert verdicts == sorted(verdicts, key=order.index)
+    assert verdicts[0] == "disagrees"
+    assert all(not finding.explanations for finding in judged if finding.verdict != "disagrees")
+    refuted = next(finding for finding in judged if finding.claim.text == HIGHER)
+    assert any("one core each" in explanation for explanation in refuted.explanations)
+    assert refuted.as_json()["place"] == "section 6.3 and chapter 7"
 
 
 def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_are_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv(environments.FOLDER, str(tmp_path))  # where MXNet is not installed
     plan, rows = _jaeger(monkeypatch, IDEAL, 50)
-    linear = next(finding for finding in findings(plan, rows, 2) if "linearly to 50" in finding.claim)
-    assert linear.verdict == CANNOT
-    assert "tensorflow, batch 512: speedup by workers 1: 1.00, 2: 1.90" in linear.why
+    linear = of(LINEAR, plan, rows, 2)
+    assert linear.verdict == NOT_HERE
+    assert "tensorflow/parameter-server 2+1, batch 512, 8 epochs over one worker: 1.90" in linear.why
     assert "there are 2 cores" in linear.why
-    higher = next(finding for finding in findings(plan, rows, 64) if "higher throughput" in finding.claim)
-    assert higher.verdict == CANNOT
+    assert linear.sentence.startswith("not checkable here, because 50 workers with a core each are needed")
+    higher = of(HIGHER, plan, rows, 64)
+    assert higher.verdict == NOT_HERE
     assert "velodrome engines install mxnet" in higher.why
 
 
@@ -106,54 +150,70 @@ def test_one_engine_is_above_another_only_where_both_ran(monkeypatch: pytest.Mon
         rates = [(advantage if job["engine"] == "mxnet" else 1.0) * 100 * job["workers"] for job in plan.jobs]
         return rows_for(plan, rates)
 
-    claim = "MXNet has the higher throughput"
-    assert verdicts(plan, rows(1.5), 2)[claim] == "holds"
-    assert verdicts(plan, rows(0.5), 2)[claim] == "does not hold"
-    assert verdicts(plan, [], 2)[claim] == CANNOT
+    assert of(HIGHER, plan, rows(1.5), 2).verdict == "agrees"
+    assert of(HIGHER, plan, rows(0.5), 2).verdict == "disagrees"
+    assert of(HIGHER, plan, [], 2).verdict == NOT_HERE
+
+
+def test_an_exception_of_the_document_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
+    plan, _ = _jaeger(monkeypatch, IDEAL, 50)
+
+    def rows(exception: dict[str, Any]) -> list[Row]:
+        def rate(job: Any) -> float:
+            behind = all(job.get(name) == value for name, value in exception.items())
+            return 100 * job["workers"] * (1.0 if job["engine"] == "tensorflow" else 0.5 if behind else 1.5)
+
+        return rows_for(plan, [rate(job) for job in plan.jobs])
+
+    assert of(HIGHER, plan, rows({"model": "lenet5", "batch_size": 128, "workers": 50}), 64).verdict == "agrees"
+    assert of(HIGHER, plan, rows({"model": "lenet5", "batch_size": 128, "workers": 25}), 64).verdict == "disagrees"
+    assert of(HIGHER, plan, rows({"model": "lstm-small", "batch_size": 5, "workers": 50}), 64).verdict == "disagrees"
 
 
 def test_runs_that_other_programs_disturbed_decide_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, _ = _jaeger(monkeypatch, IDEAL, 2)
-    claim = "MXNet has the higher throughput"
-    for used, verdict in ((0.0, "does not hold"), (1.5, INCONCLUSIVE)):
-        names = ("engine", "strategy", "workers", "servers", "batch_size", "dataset", "model")
+    names = ("engine", "strategy", "workers", "servers", "batch_size", "dataset", "model")
+    for used, verdict in ((0.0, "disagrees"), (1.5, INCONCLUSIVE)):
         made = [
-            beside(result(rate=100.0, job=dict(job), seed=1, **{name: job[name] for name in names}), used)
-            for job in plan.jobs
+            beside(result(rate=100.0 * (1.0 if job["engine"] == "mxnet" else 1.5), job=dict(job), seed=seed,
+                          **{name: job[name] for name in names}), used)
+            for job in plan.jobs for seed in (1, 2, 3)
         ]
-        found = next(finding for finding in findings(plan, compare(made), 2) if finding.claim == claim)
+        found = of(HIGHER, plan, compare(made), 2)
         assert found.verdict == verdict
         assert ("idle machine" in found.why) == (used > 0)
 
 
-QUIET, NOISY = (0.99, 1.0, 1.01), (0.8, 1.0, 1.25)
-
-
-def test_repetitions_decide_only_beyond_chance_and_single_runs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    rnn = "the RNN at batch 20 scales to 25 workers in TensorFlow"
+def test_repetitions_decide_only_beyond_chance_and_single_runs_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     near = {count: count * 0.85 for count in IDEAL} | {1: 1.0}
-    for noise, verdict in (((1.0,), "holds"), (QUIET, "holds"), (NOISY, INCONCLUSIVE)):
+    for noise, verdict in (((1.0,), INCONCLUSIVE), (QUIET, "agrees"), (NOISY, INCONCLUSIVE)):
         plan, rows = _jaeger(monkeypatch, near, 50, noise)
-        found = next(finding for finding in findings(plan, rows, 64) if finding.claim == rnn)
+        found = of(RNN, plan, rows, 64)
         assert found.verdict == verdict
-        assert ("single runs" in found.why) == (len(noise) == 1)
-        assert "25: 21.25" in found.why
+        assert ("--repeat 3" in found.why) == (len(noise) == 1)
+        assert "over one worker: 21.25" in found.why
     below = {count: count * 0.75 for count in IDEAL} | {1: 1.0}
-    for noise, verdict in ((QUIET, "does not hold"), (NOISY, INCONCLUSIVE)):
+    for noise, verdict in ((QUIET, "disagrees"), (NOISY, INCONCLUSIVE)):
         plan, rows = _jaeger(monkeypatch, below, 50, noise)
-        assert verdicts(plan, rows, 64)[rnn] == verdict
+        assert of(RNN, plan, rows, 64).verdict == verdict
+
+
+def test_single_runs_tell_which_way_they_lean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for curve, words in ((IDEAL, "as published so far"), (dict.fromkeys(IDEAL, 1.0), "against it so far")):
+        plan, rows = _jaeger(monkeypatch, curve, 50, (1.0,))
+        assert words in of(RNN, plan, rows, 64).why
 
 
 def test_a_curve_is_flatter_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
-    claim = "at batch 128 both are flatter beyond 25 workers"
     for curve, noise, verdict in (
-        (BENT, (1.0,), "holds"), (BENT, QUIET, "holds"), (IDEAL, QUIET, "does not hold"),
+        (BENT, STEADY, "agrees"), (BENT, QUIET, "agrees"), (IDEAL, QUIET, "disagrees"),
         ({**IDEAL, 50: 1.5 * IDEAL[25]}, NOISY, INCONCLUSIVE),
     ):
         plan, rows = _jaeger(monkeypatch, curve, 50, noise)
-        assert verdicts(plan, rows, 64)[claim] == verdict
+        assert of(FLATTER, plan, rows, 64).verdict == verdict
 
 
 def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,18 +222,81 @@ def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyP
 
     def judged(claim: str, mxnet: dict[int, float], noise: Sequence[float]) -> tuple[str, str]:
         rates = [100 * (mxnet if job["engine"] == "mxnet" else {1: 1, 2: 1.9})[job["workers"]] for job in plan.jobs]
-        found = next(one for one in findings(plan, rows_for(plan, rates, noise), 2) if one.claim == claim)
+        found = of(claim, plan, rows_for(plan, rates, noise), 2)
         return found.verdict, found.why
 
     faster = {1: 1.2, 2: 1.9 * 1.2}
-    higher = "MXNet has the higher throughput"
-    assert judged(higher, faster, QUIET)[0] == "holds"
-    assert judged(higher, {1: 0.8, 2: 1.9 * 0.8}, QUIET)[0] == "does not hold"
-    assert judged(higher, faster, NOISY)[0] == INCONCLUSIVE
-    verdict, why = judged(higher, faster, (1.0,))
-    assert verdict == "holds"
-    assert "single runs: chance is not excluded" in why
-    flatter, better = {1: 1.2, 2: 1.2 * 1.6}, "TensorFlow has the better speedup"
-    assert judged(better, flatter, QUIET)[0] == "holds"
-    assert judged(better, flatter, NOISY)[0] == INCONCLUSIVE
-    assert judged(better, {1: 1.2, 2: 1.2 * 2.2}, QUIET)[0] == "does not hold"
+    assert judged(HIGHER, faster, QUIET)[0] == "agrees"
+    assert judged(HIGHER, {1: 0.8, 2: 1.9 * 0.8}, QUIET)[0] == "disagrees"
+    assert judged(HIGHER, faster, NOISY)[0] == INCONCLUSIVE
+    verdict, why = judged(HIGHER, faster, (1.0,))
+    assert verdict == INCONCLUSIVE
+    assert "nothing is decided by fewer than 3 runs" in why
+    flatter = {1: 1.2, 2: 1.2 * 1.6}
+    assert judged(BETTER, flatter, QUIET)[0] == "agrees"
+    assert judged(BETTER, flatter, NOISY)[0] == INCONCLUSIVE
+    assert judged(BETTER, {1: 1.2, 2: 1.2 * 2.2}, QUIET)[0] == "disagrees"
+
+
+def _kouskouras(monkeypatch: pytest.MonkeyPatch, scale: str = "full") -> StudyPlan:
+    monkeypatch.setattr(planning._Fitter, "fit", lambda self, fields: fields)
+    return plan_study(study_named("kouskouras-2022"), scale, Choice(), look=whatever)  # type: ignore[arg-type]
+
+
+ACCURATE = "in the second and third model, servers are more accurate than mirrored workers"
+FASTER = "in the second model, servers train faster than mirrored workers"
+
+
+def test_accuracies_count_where_times_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _kouskouras(monkeypatch)
+    for servers, verdict in ((0.9, "agrees"), (0.8, "disagrees")):
+        accuracies = [servers if job["strategy"] == "parameter-server" else 0.85 for job in plan.jobs]
+        rows = rows_for(plan, [100.0] * len(plan.jobs), QUIET, accuracies)
+        found = of(ACCURATE, plan, rows, 2)
+        assert found.verdict == verdict
+        assert bool(found.explanations) == (verdict == "disagrees")
+        assert of(FASTER, plan, rows, 2).verdict == NOT_HERE
+
+
+def test_a_shorter_training_says_nothing_about_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _kouskouras(monkeypatch, "small")
+    rows = rows_for(plan, [100.0] * len(plan.jobs))
+    found = of(ACCURATE, plan, rows, 64)
+    assert found.verdict == NOT_HERE
+    assert "our runs are other ones" in found.why
+    assert "epochs 25 → 10" in found.why
+
+
+OWN = """\
+name: own
+title: t
+source: s
+machines: m
+races:
+  - job: {{dataset: digits, model: dense-128, engine: torch, strategy: allreduce, epochs: 4, batch_size: 64}}
+    vary: {{workers: [1, 2]}}
+claims:
+  - {{text: c, place: p, checks: [{check}]}}
+"""
+
+
+@pytest.mark.parametrize(("check", "accuracies", "verdict"), [
+    ("{kind: level, measure: accuracy, is: more, value: 0.5}", (0.9, 0.9), "agrees"),
+    ("{kind: level, measure: accuracy, is: more, value: 0.5}", (0.9, 0.3), "disagrees"),
+    ("{kind: level, measure: accuracy, is: same, value: 0.9, within: 0.1}", (0.9, 0.9), "agrees"),
+    ("{kind: level, measure: accuracy, is: same, value: 0.5, within: 0.1}", (0.9, 0.9), "disagrees"),
+    ("{kind: largest, measure: accuracy, of: {workers: 2}}", (0.8, 0.9), "agrees"),
+    ("{kind: largest, measure: accuracy, of: {workers: 2}}", (0.9, 0.8), "disagrees"),
+    ("{kind: compare, measure: accuracy, of: {workers: 2}, than: {workers: 1}, is: same, within: 0.05}", (0.9, 0.9),
+     "agrees"),
+    ("{kind: compare, measure: accuracy, of: {workers: 2}, than: {workers: 1}, is: same, within: 0.05}", (0.9, 0.7),
+     "disagrees"),
+    ("{kind: compare, measure: train_accuracy@2, of: {workers: 2}, than: {workers: 1}, is: more}", (0.4, 0.9),
+     "agrees"),
+    ("{kind: compare, measure: train_accuracy@9, of: {workers: 2}, than: {workers: 1}, is: more}", (0.4, 0.9),
+     "not checkable here"),
+])
+def test_every_kind_of_check_is_judged(check: str, accuracies: tuple[float, ...], verdict: str) -> None:
+    plan = plan_study(parse_study(OWN.format(check=check), "own.yaml"), "full", Choice(), look=whatever)
+    rows = rows_for(plan, [100.0, 200.0], QUIET, accuracies)
+    assert findings(plan, rows, 2)[0].verdict == verdict

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from synthetic_races import result, typed
 from velodrome.cli.study import comparison
 from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
@@ -17,9 +18,13 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.races.folder import RaceFolder
 from velodrome.studies import plan as planning
-from velodrome.studies.load import SCALES, scale_named, studies, study_named
-from velodrome.studies.outcome import QUANTITIES, compare_figures
+from velodrome.studies.format import SCALES, Study
+from velodrome.studies.load import parse_study, scale_named, studies, study_named
+from velodrome.studies.outcome import compare_figures
 from velodrome.studies.plan import Choice, plan_study
+from velodrome.studies.quantities import is_quantity
+from velodrome.studies.record import StudyRecord, hosts_cores
+from velodrome.studies.starter import STARTER
 
 pytestmark = pytest.mark.unit
 
@@ -48,7 +53,8 @@ def test_the_five_studies_are_there_at_every_scale() -> None:
         for figure in study.figures:
             fitting = [c for c in study.combinations() if all(c.get(k) == v for k, v in figure.of.items())]
             assert len(fitting) == 1, f"{study.name}: {figure.of}"
-            assert figure.values.keys() <= QUANTITIES.keys()
+            assert all(map(is_quantity, figure.values))
+            assert figure.place
     with pytest.raises(BadRequest, match="'nobody-1999': choose one of aws-2023"):
         study_named("nobody-1999")
     with pytest.raises(BadRequest, match="--scale 'tiny'"):
@@ -59,9 +65,9 @@ def test_kouskouras_holds_its_published_figures() -> None:
     study = study_named("kouskouras-2022")
     found: dict[tuple[str, int], list[tuple[float, ...]]] = {}
     for figure in study.figures:
-        found.setdefault((figure.of["strategy"], figure.of["batch_size"]), []).append(tuple(figure.values.values()))
+        found.setdefault((figure.of["strategy"], figure.of["batch_size"]), []).append(tuple(figure.means.values()))
     assert found == PUBLISHED
-    jobs = study.combinations()
+    jobs = [job for job in study.combinations() if not job.get("added")]
     assert {(job["strategy"], job["workers"], job.get("servers")) for job in jobs} == {
         ("parameter-server", 6, 2), ("multi-worker-mirrored", 9, None)
     }
@@ -78,14 +84,17 @@ def test_zipperle_divides_a_thousand_iterations_by_its_workers() -> None:
     ]
     for figure in study.figures:
         assert figure.values["steps_per_worker"] == 1000 // figure.of["workers"]
-    assert [figure.values["total"] for figure in study.figures] == [92.45, 51.41, 34.25]
+    assert [figure.values["seconds"] for figure in study.figures] == [92.45, 51.41, 34.25]
 
 
 def test_jaeger_is_the_published_grid() -> None:
     jobs = study_named("jaeger-2018").combinations()
-    assert len(jobs) == 2 * 3 * 6 + 2 * 2 * 6
+    # Batches, the search for a learning rate, batch 5 of MXNet, and the RNN's batches.
+    assert len(jobs) == 2 * 3 * 6 + 2 * 2 * 6 + 2 + 2 * 2 * 6
     images = [job for job in jobs if job["model"] == "lenet5"]
-    assert {job["learning_rate"] for job in images} == {0.025}
+    assert {job["learning_rate"] for job in images if job["batch_size"] != 512} == {0.025}
+    assert {job["learning_rate"] for job in images if job["batch_size"] == 512} == {0.1, 0.05, 0.025}
+    assert {job["workers"] for job in images if job["batch_size"] == 5} == {1, 10}
     assert {job["workers"] for job in jobs} == {1, 2, 5, 10, 25, 50}
     text = [job for job in jobs if job["model"] == "lstm-small"]
     assert {(job["unroll"], job["learning_rate"], job["epochs"]) for job in text} == {(30, 0.05, 4)}
@@ -140,7 +149,8 @@ def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(planning, "cores", lambda: 2)
     monkeypatch.setattr(preflight, "available_memory", lambda: 8 * 2**30)
     plan = plan_study(study_named("jaeger-2018"), "full", Choice(), look=whatever)
-    mine = [s for s in plan.settings if s.published["engine"] == "tensorflow" and s.published["model"] == "lenet5"]
+    mine = [s for s in plan.settings if s.published["engine"] == "tensorflow" and s.published["model"] == "lenet5"
+            and s.published["learning_rate"] == 0.025]
     ours = {s.published["workers"]: s.ours["workers"] for s in mine if s.ours}
     assert ours[1] == 1
     assert ours[5] == 5
@@ -186,9 +196,9 @@ def test_a_study_on_other_machines_is_not_fitted_to_this_one(monkeypatch: pytest
 
 
 def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) -> None:
-    from velodrome.api import study as api
     from velodrome.clusters.ssh import SshOptions
     from velodrome.clusters.ssh.launcher import SshLauncher
+    from velodrome.studies.run import _site
 
     words = ["study", "run", "zipperle-2018", "--dry-run", "--json", "--runs", runs]
     told = velodrome(*words, "--on", "emulated:nodes=9").json()
@@ -196,8 +206,9 @@ def test_a_study_names_the_machines_that_it_runs_on(velodrome: Any, runs: Path) 
     assert velodrome(*words).json()["machines"]["ours"].startswith("one machine with ")
     launcher = SshLauncher(SshOptions(hosts=["a", "b"]))
     launcher.links = {host: SimpleNamespace(facts={"cores": 4}) for host in "ab"}  # type: ignore[dict-item]
-    assert api._site(launcher, "lab", here=False) == planning.Site("2 hosts of --on lab with 8 cores", 8)
-    assert api._cores_of([{"cluster": {"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}}}, {"cluster": None}]) == 6
+    assert _site(launcher, "lab", here=False) == planning.Site("2 hosts of --on lab with 8 cores", 8)
+    recorded = result(cluster={"hosts": {"a": {"cores": 4}, "b": {"cores": 2}}})
+    assert hosts_cores(map(typed, (recorded, result()))) == 6
 
 
 def test_a_study_goes_on_when_missing_data_or_memory_has_come(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +260,150 @@ def test_repetitions_and_scale_reach_the_race() -> None:
     entries = expand(plan.race)
     assert len(entries) == 3 * 4
     assert {entry.job.steps for entry in entries} == {120}
+
+
+def test_every_setting_of_the_five_studies_is_published_assumed_or_ours_with_a_reason() -> None:
+    for study in studies().values():
+        for configuration in study.combinations():
+            for each in study.provenance(configuration):
+                assert each.why, f"{study.name}: {each.field} of {configuration}"
+            if configuration.get("added"):
+                assert {each.origin for each in study.provenance(configuration)} == {"ours"}
+
+
+def origins(study: Study, **fields: Any) -> dict[str, str]:
+    configuration = next(each for each in study.combinations() if all(each.get(k) == v for k, v in fields.items()))
+    return {each.field: each.origin for each in study.provenance(configuration)}
+
+
+def test_fruits_were_published_with_tensorflow_and_without_epochs_batch_or_workers() -> None:
+    """Slides Idea, Distributed training and Results."""
+    study = study_named("fruits-horovod")
+    assert "SageMaker" in study.machines
+    published = origins(study, engine="horovod", framework="tensorflow")
+    assert (published["engine"], published["framework"], published["dataset"]) == ("published",) * 3
+    assert [published[name] for name in ("epochs", "batch_size", "workers", "model")] == ["ours"] * 4
+    assert [figure.of for figure in study.figures] == [{"engine": "horovod", "framework": "tensorflow"}]
+    assert all(each.get("added") for each in study.combinations() if each.get("framework") != "tensorflow")
+
+
+def test_of_the_aws_study_only_one_job_is_known() -> None:
+    """README, section Testergebnisse: MWM001-33000d-artType-2i-128b-m5-4xlarge-10e-230713-102652."""
+    study = study_named("aws-2023")
+    sized = ("workers", "batch_size", "epochs")
+    for configuration in study.combinations():
+        known = (configuration["strategy"], *(configuration[name] for name in sized)) == (
+            "multi-worker-mirrored", 2, 128, 10)
+        told = {each.field: each.origin for each in study.provenance(configuration)}
+        assert {told[name] for name in sized} == {"published" if known else "ours"}
+    assert study.measures[:3] == ["train_accuracy", "validation_accuracy", "accuracy"]
+
+
+def test_zipperle_moved_two_numbers_and_was_timed_without_start_up() -> None:
+    """Sections V.A, V.C.4 and VI."""
+    study = study_named("zipperle-2018")
+    assert "1 core, 1 GB" in study.machines
+    told = origins(study, workers=2, servers=1)
+    assert (told["steps"], told["workers"]) == ("published", "published")
+    assert (told["model"], told["dataset"]) == ("ours", "ours")
+    assert told["consistency"] == "ours"
+    assert not any("total" in figure.values for figure in study.figures)
+    assert any("captions" in note and "parameter servers" in note for note in study.notes)
+
+
+def test_kouskouras_resources_are_of_nine_machines_of_four_cores_and_four_gigabytes() -> None:
+    """Section 5.1.1, tables 13 and 16, and the images that their places name."""
+    study = study_named("kouskouras-2022")
+    assert "4 cores and 4 GB" in study.machines
+    for figure in study.figures:
+        assert {"cpu", "memory", "inbound_rate"} == figure.extents.keys()
+        assert figure.extents["memory"].max < 9 * 4
+        assert figure.extents["memory"].min > 4
+    first = study.figures[0]
+    assert first.extents["inbound_rate"].model_dump() == {"min": 0.5002, "mean": 91.4, "max": 163.5}
+    assert {job["sharding"] for job in study.combinations()} == {"data"}
+    told = origins(study, strategy="multi-worker-mirrored")
+    assert (told["sharding"], told["optimizer"], told["learning_rate"]) == ("published", "assumed", "assumed")
+    assert told["batch_scope"] == "assumed"
+
+
+def test_kouskouras_has_three_hundred_accuracies_per_epoch() -> None:
+    """Tables 1 to 12, of which three numbers each are spelled out here."""
+    study = study_named("kouskouras-2022")
+    names = ("strategy", "dataset", "batch_size")
+    curves = {tuple(figure.of[name] for name in names): figure.epochs["train_accuracy"] for figure in study.figures}
+    assert [len(curve) for curve in curves.values()] == [25] * 12
+    ends = {key: (curve[0], curve[12], curve[24]) for key, curve in curves.items()}
+    server, mirrored = "parameter-server", "multi-worker-mirrored"
+    assert ends == {
+        (server, "mnist", 128): (0.8721, 0.9961, 0.9982), (server, "mnist", 256): (0.8079, 1.0015, 0.9996),
+        (mirrored, "mnist", 128): (0.8224, 0.9921, 0.9989), (mirrored, "mnist", 256): (0.7425, 0.9828, 0.9951),
+        (server, "fashion-mnist", 128): (0.7301, 0.9136, 0.9353),
+        (server, "fashion-mnist", 256): (0.677, 0.8939, 0.9205),
+        (mirrored, "fashion-mnist", 128): (0.7069, 0.8775, 0.8926),
+        (mirrored, "fashion-mnist", 256): (0.6107, 0.859, 0.8723),
+        (server, "kmnist", 128): (0.832, 0.9935, 0.9984), (server, "kmnist", 256): (0.7698, 0.9879, 0.9984),
+        (mirrored, "kmnist", 128): (0.6781, 0.9428, 0.9622), (mirrored, "kmnist", 256): (0.5919, 0.9165, 0.9494),
+    }
+
+
+def test_jaeger_trained_whole_epochs_on_every_worker_without_clipping_and_with_a_server_on_each() -> None:
+    """Equation 4.1, sections 5.2.2 and 6.1.2, listings 5.15 and 5.24."""
+    study = study_named("jaeger-2018")
+    assert study.source.startswith("Jäger 2018")
+    assert "bachelor thesis" in study.source
+    for job in study.combinations():
+        assert job["servers"] == (job["workers"] if job["engine"] == "mxnet" else 1)
+        if job["model"] == "lenet5":
+            assert (job["validation"], job["sharding"]) == (0, "off")
+        else:
+            assert (job["clip_norm"], job["decay"]) == (None, None)
+
+
+@pytest.mark.parametrize(("name", "least"), [
+    ("kouskouras-2022", 8), ("jaeger-2018", 14), ("zipperle-2018", 3), ("fruits-horovod", 2), ("aws-2023", 2),
+])
+def test_every_study_has_its_conclusions_with_their_places(name: str, least: int) -> None:
+    claims = study_named(name).claims
+    assert len(claims) >= least
+    assert all(claim.place and (claim.checks or claim.unchecked) for claim in claims)
+
+
+@pytest.mark.parametrize("name", ["aws-2023", "fruits-horovod", "jaeger-2018", "kouskouras-2022", "zipperle-2018"])
+def test_the_five_are_written_in_the_format_of_everybody(name: str) -> None:
+    from importlib import resources
+
+    file = resources.files("velodrome.studies") / f"{name}.yaml"
+    assert parse_study(file.read_text(encoding="utf-8"), file.name) == study_named(name)
+
+
+@pytest.mark.parametrize(("right", "wrong", "line", "told"), [
+    ("is: more}", "is: mor}", 55, "must be 'more', 'less' or 'same'"),
+    ("fields: [batch_size]", "fields: [batchsize]", 31, "did you mean 'batch_size'?"),
+    ("of: {workers: 1}\n", "of: {workers: 7}\n", 37, "no configuration of the study has these values"),
+    ("measure: accuracy", "measure: accuray", 61, "did you mean 'accuracy'"),
+    ("published: section 3}", "published: section 3, ours: x}", 29, "write one of published"),
+    ("place: section 4\n    checks", "plaice: section 4\n    checks", 53, "there is no such field"),
+    ("epochs: 5, ", "", 14, "states every"),
+    ("model: dense-128", "modell: dense-128", 14, "no field 'modell'"),
+])
+def test_what_is_wrong_with_a_study_file_is_told_with_its_line(right: str, wrong: str, line: int, told: str) -> None:
+    text = STARTER.replace("NAME", "mine")
+    assert right in text
+    with pytest.raises(BadRequest) as error:
+        parse_study(text.replace(right, wrong, 1), "mine.yaml")
+    assert any(each.lstrip().startswith(f"mine.yaml, line {line}: ") and told in each
+               for each in str(error.value).splitlines()), str(error.value)
+
+
+def test_a_race_keeps_its_study(tmp_path: Path) -> None:
+    plan = plan_study(study_named("zipperle-2018"), "smoke", Choice(), look=whatever)
+    StudyRecord.of(plan).write(tmp_path)
+    record = StudyRecord.read(tmp_path)
+    assert record is not None
+    kept = record.plan()
+    assert kept.study == plan.study
+    assert [(s.published, s.ours, s.changes, s.provenance) for s in kept.settings] == [
+        (s.published, s.ours, s.changes, s.provenance) for s in plan.settings]
+    (tmp_path / "study.json").write_text("{")
+    assert StudyRecord.read(tmp_path) is None

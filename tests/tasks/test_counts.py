@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 
 pytestmark = pytest.mark.unit
 

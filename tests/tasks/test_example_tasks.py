@@ -156,7 +156,8 @@ def test_targets_that_do_not_fit_are_refused_with_the_way_out(task, targets, wor
 def test_labelled_images_serve_other_tasks_without_a_copy() -> None:
     part = image_part(np.zeros((4, 8, 8, 1), np.uint8), np.array([0, 1, 1, 0]))
     images = image_set("digits", part, part, part, classes=2, scale=1 / 16)
-    data = images.as_arrays()
+    data = Regression().fit(JOB, images)
+    assert (images.kind, data.kind) == ("images", "arrays")
     assert data.train.inputs["x"] is part.images
     assert (data.images, data.scale, data.input_shape) == (frozenset({"x"}), 1 / 16, (8, 8, 1))
     assert Binary().outputs(Binary().fit(JOB, images)) == 1

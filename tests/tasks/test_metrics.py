@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.tasks.language_model import LanguageModel
+from velodrome.tasks.registry import LanguageModel
 from velodrome.tasks.supervised import Classification, MultiLabel
 
 pytestmark = pytest.mark.unit

@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from velodrome.errors import BadRequest
+from velodrome.events.fields import MetricDefinition
 from velodrome.job.job import Job, Target
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.own import OwnTask
-from velodrome.tasks.registry import check_metric, task_of, task_of_result
+from velodrome.tasks.registry import check_metric, recorded_task, task_of
 
 pytestmark = pytest.mark.unit
 
@@ -70,10 +72,13 @@ def test_the_controller_reads_metrics_from_events_and_definitions_from_results()
         "recall": 0.75, "cost": 2.0, "loss": 0.5, "spent": 20.0, "found": 3, "there": 4, "total": 10,
     }
     assert here.history(train=fields, validation={"total": 0, "loss_sum": 0.0})["train_recall"] == 0.75
-    stored = task_of_result({"task": "mine:Counting", "metrics": learned().definitions()})
+    definitions = [MetricDefinition.model_validate(each) for each in learned().definitions()]
+    stored = recorded_task("mine:Counting", metrics=definitions)
     assert (stored.metric.name, stored.metric.better) == ("recall", "more")
     check_metric(Target.parse("recall>=0.5"), [stored])
-    assert task_of_result({"task": "mine:Counting", "metrics": [{"name": 3}]}).metric.name == "loss"
+    assert recorded_task("mine:Counting").metric.name == "loss"
+    with pytest.raises(ValidationError):
+        MetricDefinition.model_validate({"name": 3})
 
 
 @pytest.mark.parametrize("measure", [

@@ -18,7 +18,7 @@ from velodrome.errors import BadRequest, FolderGone, RunFailed
 from velodrome.events.lines import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.training import checkpoint, loop
 from velodrome.training.context import Context, Emitter

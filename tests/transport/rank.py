@@ -13,8 +13,8 @@ import numpy as np
 
 from velodrome.catalog import segments
 from velodrome.errors import VelodromeError
+from velodrome.transport.base import Ranks
 from velodrome.transport.mpi import MpiTransport
-from velodrome.transport.rendezvous import Ranks
 
 
 def say(**fields: object) -> None:

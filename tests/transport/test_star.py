@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from velodrome.errors import PeerLost, PortTaken
-from velodrome.transport.rendezvous import Ranks
-from velodrome.transport.star import StarTransport
+from velodrome.transport.base import Ranks, StarTransport
 
 STRANGE = (b"", b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n", b"velodrome-star-1\x00\x00\x00\x01", b"1 00 00\n",
            os.urandom(9000))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from synthetic_races import result, typed
 from ui_server import stored_race
 from velodrome.api.runs import export
 from velodrome.events.lines import read_events, to_event
@@ -187,7 +188,7 @@ def test_half_surrogates_make_a_result_unreadable_and_break_no_page_and_no_table
 @pytest.mark.timeout(60)
 def test_a_confusion_matrix_of_many_classes_is_read_in_the_time_of_its_cells() -> None:
     table = [[int(row == column or column == row + 1) for column in range(1_500)] for row in range(1_500)]
-    found = confusion_of({"confusion": table})
+    found = confusion_of(typed(result(confusion=table)))
     assert found is not None
     assert found.pairs[0] == ("0", "1", 1, 0.5)
 

@@ -11,8 +11,8 @@ from velodrome.catalog.engines.torch import MESH
 from velodrome.catalog.exchange import Traffic, traffic_of
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters import environments
-from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror
@@ -25,7 +25,7 @@ from velodrome.machine import cores
 from velodrome.races.costs import Costs
 from velodrome.run.dry_run import rehearse
 from velodrome.run.script_trial import try_script
-from velodrome.tasks.registry import task_of, task_of_result
+from velodrome.tasks.registry import recorded_task, task_of
 from velodrome.variables import CHECK
 
 
@@ -64,8 +64,7 @@ def check(
             _strategy(job, strategy, workers, inspection, launcher)
             for strategy in engine_of(job).strategies
         ]
-    definitions = [metric.as_json() for metric in final.metrics]  # only the process knows those of an own task
-    task = task_of_result({"task": task_of(tried).name, "metrics": definitions})
+    task = recorded_task(task_of(tried).name, metrics=final.metrics)  # only the process knows those of an own task
     return {
         "model": job.model, "dataset": job.dataset, "engine": job.engine, "task": task.name,
         "parameters": final.parameters, "batch": inspection.batch, "step_seconds": inspection.seconds,

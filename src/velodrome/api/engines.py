@@ -9,11 +9,12 @@ from typing import Any
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import all_forms, options_of
 from velodrome.clusters import environments
-from velodrome.clusters.admission import complete, examined
 from velodrome.clusters.environments import install
 from velodrome.clusters.launcher import Finding
+from velodrome.clusters.preflight import complete, examined
 from velodrome.clusters.registry import Where, launcher_named, open_launcher, where_of
 from velodrome.data.fetch import using_mirror
+from velodrome.events.result import Cluster
 from velodrome.job.job import Job
 from velodrome.judge.conditions import SMALL_SHARE, emulation_lines
 from velodrome.machine import cores, cores_of_others
@@ -115,7 +116,7 @@ def doctor(
     findings = [*found.findings]
     if launcher_named(where).here and all(finding.level == "ok" for finding in findings):
         findings = [*_other_programs(), *findings]
-    lines = emulation_lines({"launcher": launcher.name, "cluster": found.emulation}) if found.emulation else []
+    lines = emulation_lines(Cluster.model_validate(found.emulation))
     findings += [Finding("ok", "network", None, line) for line in lines]
     wrong = [finding for finding in findings if finding.level == "error"]
     return {

@@ -21,9 +21,8 @@ from velodrome.judge.budget import Ending, Saving, saving
 from velodrome.judge.compare import Row
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.jobs import run_jobs
-from velodrome.races.observer import RaceObserver
 from velodrome.races.plan import PlannedRace, plan_race
-from velodrome.races.request import RaceRequest, read_request
+from velodrome.races.request import RaceObserver, RaceRequest, read_request
 from velodrome.run.attempt import JobFailed
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from velodrome.errors import BadRequest
 from velodrome.job.job import Target
+from velodrome.job.result import Result
 from velodrome.judge.criteria import Price, parse_tolerances
 from velodrome.judge.pairs import between_tasks, groups_of
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import write_report
+from velodrome.studies.report import with_study
 from velodrome.tasks.registry import check_metric, task_of_result
 
 
@@ -45,7 +47,7 @@ def report(
     """
     record = load_race(Path(runs), race)
     target = checked_target(target, record.results)
-    made = make_report(record, record.criteria(objective, target, Price(), tolerance, accuracy_margin))
+    made = with_study(make_report(record, record.criteria(objective, target, Price(), tolerance, accuracy_margin)))
     paths = write_report(made, format, None if out is None else Path(out), None if figures is None else Path(figures))
     return {
         "race": record.name, "report": str(paths[0].resolve()), "files": [str(path.resolve()) for path in paths],
@@ -109,7 +111,7 @@ def _by_task(race: str, answers: Mapping[str, dict[str, Any]]) -> dict[str, Any]
     return {"race": race, "tasks": [{"task": task, **answer} for task, answer in answers.items()]}
 
 
-def checked_target(text: str | None, results: Sequence[Mapping[str, Any]] = ()) -> str | None:
+def checked_target(text: str | None, results: Sequence[Result] = ()) -> str | None:
     """A target on a metric of some task, or of the users' own tasks of results; `BadRequest` otherwise."""
     if text is not None:
         try:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from velodrome import files
 from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.fetch import using_mirror
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, VelodromeError
+from velodrome.job.result import Result
+from velodrome.judge.configuration import Configuration
 from velodrome.judge.pairs import Pair, compare_pair
-from velodrome.races.repetitions import repetitions, some_repeat
 from velodrome.run.check import Checked, check_race, check_run
 from velodrome.run.listing import (
+    ASIDE,
     STATUSES,
     Found,
     form_of,
@@ -30,6 +34,9 @@ from velodrome.run.listing import (
 )
 from velodrome.run.saved_model import verify_run
 from velodrome.run.store import RunFolder, examples_trained
+
+#: A few fields that repetitions have in common.
+_fields_alike = attrgetter("dataset", "model", "engine", "strategy", "workers", "servers", "batch_size")
 
 
 def list(
@@ -100,6 +107,72 @@ def compare_runs(
     if alone or some_repeat(Path(runs), (first, second)):
         found = [(name, results[:1]) for name, results in found]
     return compare_pair(found[0], found[1]), skipped
+
+
+def read(path: Path) -> Result:
+    """A run's result with its job and the examples it trained on; `VelodromeError` if either of the first is not whole.
+
+    Its message continues a sentence that starts with the run's name.
+    """
+    folder = RunFolder(path)
+    result, problem = folder.read()
+    if result is None:
+        raise VelodromeError(problem or "it has no result yet")
+    try:
+        job = folder.job()
+    except VelodromeError:
+        raise VelodromeError("its job.yaml cannot be read") from None
+    return result.with_job(job, run=path.name, examples_trained=examples_trained(path))
+
+
+def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) -> builtins.list[Result]:
+    """The run itself first, then the others of its configuration in the same folder.
+
+    `skipped` is called with name and reason of runs that cannot be read.
+    """
+    found = locate(runs, name)
+    if found.kind == "race":
+        raise BadRequest(f"{name!r} is a race: name one of its runs, which `velodrome runs show {name}` lists")
+    try:
+        mine = read(found.path)
+        if mine.status != "finished":
+            raise VelodromeError(f"it is {mine.status}")
+    except VelodromeError as error:
+        raise BadRequest(
+            f"run {name!r} cannot be compared: {error}; `velodrome runs check {name}` shows details"
+        ) from None
+    key = Configuration.of(mine).key
+    others = []
+    for beside in scan(found.path.parent):
+        if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
+            continue
+        summary, problem = RunFolder(beside.path).read()
+        if problem is not None:
+            skipped(beside.name, problem)
+        # Comparing a few fields first avoids reading the jobs and events of thousands of other runs.
+        if summary is None or summary.status != "finished" or _fields_alike(summary) != _fields_alike(mine):
+            continue
+        try:
+            result = read(beside.path)
+        except VelodromeError as error:
+            skipped(beside.name, str(error))
+            continue
+        if Configuration.of(result).key == key:
+            others.append(result)
+    return [mine, *others]
+
+
+def some_repeat(runs: Path, names: Sequence[str]) -> bool:
+    """Whether one of these runs is a repetition of another; those that cannot be read are not."""
+    seen = set()
+    for name in names:
+        path = locate(runs, name).path
+        with suppress(VelodromeError):
+            key = path.parent, Configuration.of(read(path)).key
+            if key in seen:
+                return True
+            seen.add(key)
+    return False
 
 
 def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.admission import examined
 from velodrome.clusters.manifests import FORMATS, host_names
 from velodrome.clusters.plan import Placement, Plan, consecutive_ports, make_plan, manual_command
 from velodrome.clusters.plan import place as placed
+from velodrome.clusters.preflight import examined
 from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from velodrome.catalog.exchange import BSP, Consistency, Exchange
+from velodrome.catalog.exchange import BSP, SCRIPT, Consistency, Exchange
 from velodrome.catalog.options import Option, Request
 from velodrome.catalog.world import World
 
@@ -25,6 +25,9 @@ class Need:
 
     module: str
     install: str
+
+
+MPI_NEEDS = (Need("mpi4py", 'pip install "velodrome[mpi]"'),)
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,11 @@ class Strategy:
     def has_servers(self) -> bool:
         return "server" in self.roles
 
+    @property
+    def uses_mpi(self) -> bool:
+        """Whether its processes are MPI ranks."""
+        return MPI_NEEDS[0] in self.needs
+
     def processes(self, workers: int, servers: int) -> list[tuple[str, int]]:
         """Role and rank of every process of a job, in start order."""
         counts = {"worker": 1 if self.one_process else workers, "server": servers}
@@ -154,6 +162,14 @@ class Strategy:
     def chief(self) -> str:
         """The role whose rank 0 reports the epochs and the result."""
         return "chief" if "chief" in self.roles else "worker"
+
+
+#: Stands for data set, strategy and consistency of a job whose script decides them.
+SCRIPT_LABEL = "script"
+#: What a script of the user's own is to every engine.
+OF_SCRIPT = Strategy(
+    SCRIPT_LABEL, "your own script: it brings its own distribution", consistency=SCRIPT, listens=("worker",),
+)
 
 
 #: The variables that a framework, or a user's code written for it, expects in one process of a job. Our own learners

@@ -1,10 +1,14 @@
-"""The processes of a job as they know one another: role, rank, host, port, and place among those of the same host."""
+"""The processes of a job as they know one another: role, rank, host, port, and place among those of the same host.
+
+Also the variables by which `torchrun`, `TF_CONFIG`, Accelerate, Lightning and Horovod scripts know that: a script of
+the user's own gets all of them, whatever its engine is, because it may use several, and none reads another's.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 
@@ -97,3 +101,61 @@ def numbered(members: Iterable[Member]) -> tuple[Member, ...]:
 def worlds(members: Sequence[Member]) -> list[World]:
     """The world of each member."""
     return [World(tuple(members), member) for member in members]
+
+
+def script_environment(world: World) -> Mapping[str, str]:
+    """The variables of one process of a script."""
+    hosts = list(dict.fromkeys(world.hosts))
+    return {
+        **torchrun(world),
+        "GROUP_RANK": str(hosts.index(world.me.host)),
+        "GROUP_WORLD_SIZE": str(len(hosts)),
+        "ROLE_RANK": str(world.me.rank),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(len(world.peers)),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        # By this Lightning knows that its processes were started by somebody else.
+        "TORCHELASTIC_RUN_ID": "velodrome",
+        # Nobody but rank 0 itself provides the store at MASTER_PORT.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        **_tensorflow(world),
+        **horovod(world),
+    }
+
+
+def torchrun(world: World) -> dict[str, str]:
+    """As `torchrun` sets them; Accelerate and Lightning read them, too."""
+    first = world.peers[0]
+    return {
+        "MASTER_ADDR": first.host,
+        "MASTER_PORT": str(first.port),
+        "WORLD_SIZE": str(len(world.peers)),
+        "RANK": str(world.me.rank),
+        "LOCAL_RANK": str(world.me.local_rank),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+    }
+
+
+def _tensorflow(world: World) -> dict[str, str]:
+    cluster = {"worker": [member.address for member in world.peers]}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": world.me.rank}})}
+
+
+def horovod(world: World) -> dict[str, str]:
+    """As `horovodrun` sets them for Gloo; its rendezvous is a server in rank 0, at its address of the plan."""
+    me, first = world.me, world.peers[0]
+    beside = [member for member in world.peers if member.local_rank == me.local_rank]
+    return {
+        "HOROVOD_RANK": str(me.rank),
+        "HOROVOD_SIZE": str(len(world.peers)),
+        "HOROVOD_LOCAL_RANK": str(me.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(world.local_size),
+        "HOROVOD_CROSS_RANK": str(beside.index(me)),
+        "HOROVOD_CROSS_SIZE": str(len(beside)),
+        "HOROVOD_HOSTNAME": me.host,
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": first.host,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(first.port),
+    }

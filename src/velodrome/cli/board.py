@@ -6,22 +6,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from velodrome.cli.output import complain
-from velodrome.cli.run_output import show_failure
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.console import show_failure
+from velodrome.cli.output import SafeConsole, complain
 from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
+from velodrome.job.result import Result
 from velodrome.judge.budget import Progress, remaining, steps_done
 from velodrome.judge.conditions import background_load
 from velodrome.judge.judge import Dropped
-from velodrome.races.observer import RaceObserver
+from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result
@@ -86,7 +85,7 @@ class Board(RaceObserver):
             if self._live is not None:
                 self._live.stop()
 
-    def stored(self, entry: Entry, result: Mapping[str, Any]) -> None:
+    def stored(self, entry: Entry, result: Result) -> None:
         line = self._by_name[entry.name]
         line.state, line.share, line.seconds, line.expected = "stored", 1.0, 0.0, 0.0
         self._fill(line, result)
@@ -130,13 +129,13 @@ class Board(RaceObserver):
                 self._warned.add(event.message)
             self._console.print(f"{line.entry.name}: {event.message}", highlight=False, soft_wrap=True, markup=False)
 
-    def end(self, entry: Entry, result: Mapping[str, Any], error: JobFailed | None = None) -> None:
+    def end(self, entry: Entry, result: Result, error: JobFailed | None = None) -> None:
         if error is not None:
             show_failure(error)
             complain(f"{entry.name}: {error}")
         line = self._by_name[entry.name]
         line.seconds = time.monotonic() - line.began
-        line.state = "done" if result["status"] == "finished" else str(result["status"])
+        line.state = "done" if result.status == "finished" else result.status
         line.share = 1.0
         self._fill(line, result)
         self._current = None
@@ -165,11 +164,11 @@ class Board(RaceObserver):
             complain(f"{done} of {total} jobs are done{also}; the same command {rest}")
             raise
 
-    def _fill(self, line: _Line, result: Mapping[str, Any]) -> None:
+    def _fill(self, line: _Line, result: Result) -> None:
         # What it ended with, not what it had reached on the way.
         line.task = task_of_result(result)  # of a task of the user's own, the result knows the metrics
-        line.quality = (result.get("test") or {}).get(line.metric.name)
-        line.rate = (result.get("throughput") or {}).get("examples_per_second")
+        line.quality = None if result.test is None else result.test.value(line.metric.name)
+        line.rate = result.throughput.examples_per_second
 
     def _eta(self) -> str:
         left = remaining(

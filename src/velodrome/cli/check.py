@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,11 +21,8 @@ from velodrome.cli.options import (
     where,
     with_job_options,
 )
-from velodrome.cli.output import say, say_json, say_on_stderr
+from velodrome.cli.output import SafeConsole, print_table, say, say_json, say_on_stderr
 from velodrome.printable import bytes_text
-
-if TYPE_CHECKING:
-    from velodrome.cli.tables import SafeConsole
 
 #: Layers that are listed; `--json` has all of them.
 _MOST_LAYERS = 60
@@ -84,7 +81,6 @@ def check_command(
 
 
 def _print_script(trial: dict[str, Any]) -> None:
-    from velodrome.cli.tables import SafeConsole
     from velodrome.judge.phrases import in_words
     from velodrome.run.script_trial import BY_ITSELF
 
@@ -114,7 +110,6 @@ def _print_script(trial: dict[str, Any]) -> None:
 
 
 def _print(checked: dict[str, Any]) -> None:
-    from velodrome.cli.tables import SafeConsole
     from velodrome.judge.phrases import in_words
 
     console = SafeConsole(markup=False)
@@ -133,7 +128,6 @@ def _print(checked: dict[str, Any]) -> None:
 
 
 def _print_layers(console: SafeConsole, layers: list[dict[str, Any]]) -> None:
-    from velodrome.cli.tables import print_table
 
     table = _table("layer", "class", "output", "parameters", "time")
     for layer in layers[:_MOST_LAYERS]:
@@ -148,15 +142,12 @@ def _print_layers(console: SafeConsole, layers: list[dict[str, Any]]) -> None:
 
 
 def _print_memory(console: SafeConsole, memory: dict[str, int | None]) -> None:
-    from velodrome.printable import bytes_text
 
     parts = [f"{what} {bytes_text(memory[name] or 0)}" for name, what in _MEMORY.items() if memory[name]]
     console.print(f"memory of one process, besides the framework: {', '.join(parts)}", soft_wrap=True)
 
 
 def _print_strategies(console: SafeConsole, checked: dict[str, Any]) -> None:
-    from velodrome.cli.tables import print_table
-    from velodrome.printable import bytes_text
 
     size = checked["memory"]["gradient_bytes"]
     console.print(f"\nexpected traffic per worker and step, for G = {bytes_text(size)} of gradients:", soft_wrap=True)

@@ -1,17 +1,22 @@
-"""`velodrome clusters`: the places where jobs can run."""
+"""`velodrome clusters`, the places where jobs can run, and `velodrome engines`, what can run there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json
-from velodrome.cli.output import say, say_json, say_on_stderr
+from velodrome.cli.output import SafeConsole, print_table, say, say_json, say_on_stderr
 
-app = typer.Typer(
+clusters_app = typer.Typer(
     no_args_is_help=True, help="List, show, add, check, prepare and clean up clusters: the places where jobs can run.",
 )
 
@@ -22,7 +27,7 @@ Name = Annotated[
 ]
 
 
-@app.command("list")
+@clusters_app.command("list")
 def list_clusters(json: Json = False) -> None:
     """List the launchers, and the clusters of clusters.yaml: of this folder, then of ~/.config/velodrome.
 
@@ -44,7 +49,7 @@ def list_clusters(json: Json = False) -> None:
             say(f"  {', '.join(row['hosts'])}")
 
 
-@app.command("show")
+@clusters_app.command("show")
 def show(name: Name, json: Json = False) -> None:
     """Show a cluster with all of its options, defaults included.
 
@@ -61,7 +66,7 @@ def show(name: Name, json: Json = False) -> None:
         say(f"  {field}: {'' if value is None else value}")
 
 
-@app.command("add")
+@clusters_app.command("add")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new cluster.")],
     where: Annotated[str, typer.Argument(metavar="LAUNCHER[:OPTIONS]", help="As --on takes it: ssh:host1,host2.")],
@@ -78,8 +83,8 @@ def add(
     Example: `velodrome clusters add lab ssh:host1,host2 --option python=/opt/velodrome/bin/python`
     """
     from velodrome.api import clusters
+    from velodrome.clusters.yaml_files import parse_yaml
     from velodrome.errors import BadRequest
-    from velodrome.run.yaml_files import parse_yaml
 
     fields = {}
     for word in option or []:
@@ -97,7 +102,7 @@ def add(
         say(f"{name} is in {made['file']}: use it as --on {name}")
 
 
-@app.command("check")
+@clusters_app.command("check")
 def check(
     name: Name,
     measure: Annotated[
@@ -115,7 +120,7 @@ def check(
     print_findings(doctor(on=name, measure=measure, on_wait=say_on_stderr), as_json=json)
 
 
-@app.command("prepare")
+@clusters_app.command("prepare")
 def prepare(
     name: Name,
     engine: Annotated[
@@ -152,7 +157,7 @@ def prepare(
         say(f"not prepared, because they need an environment of their own: run {commands} on each host")
 
 
-@app.command("clean")
+@clusters_app.command("clean")
 def clean(json: Json = False) -> None:
     """Remove control groups and temporary folders of emulated clusters whose command was killed.
 
@@ -170,3 +175,126 @@ def clean(json: Json = False) -> None:
         say(f"removed {name}")
     if not done["removed"]:
         say("nothing is left of emulated clusters")
+
+
+engines_app = typer.Typer(help="List engines and strategies, and whether each can run here; install those that cannot.")
+
+
+def _cost(engine: dict[str, Any]) -> str:
+    """What the environment of an engine takes."""
+    cost = engine["install"]
+    installed = "installed" if cost["installed"] else cost["command"]
+    return (f"environment of its own: {installed} ({cost['download_mb']} MB to download, {cost['disk_mb']} MB on disk, "
+            f"about {cost['minutes']:g} minute{'' if cost['minutes'] == 1 else 's'})")
+
+
+def _own_parts(implementation: dict[str, list[str]]) -> str:
+    """What Velodrome replaces in a strategy; `--json` and the reference list all parts."""
+    own = "; ".join(implementation["own"])
+    return f"\nVelodrome's own: {own}" if own else ""
+
+
+@engines_app.callback(invoke_without_command=True)
+def list_engines(context: typer.Context, json: Json = False) -> None:
+    """List engines and strategies, and whether each can run here.
+
+    `--implementation stock` of train and race runs a strategy without the parts that are Velodrome's own. `velodrome
+    engines install NAME` adds an engine that needs an environment of its own.
+
+    Example: `velodrome engines --json`
+    """
+    if context.invoked_subcommand is None:
+        _list(json)
+
+
+def _list(json: bool) -> None:
+    from velodrome.api.engines import list_engines
+
+    listed = list_engines()
+    if json:
+        say_json(listed)
+        return
+
+    console = SafeConsole()
+    for engine in listed:
+        upstream = f" (upstream: {engine['upstream']})"
+        framework = f" --framework {engine['framework']}" if engine["framework"] else ""
+        console.print(f"[bold]{engine['name']}{framework}[/bold]: {engine['description']}{upstream}", soft_wrap=True)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, leading=1)
+        for heading in ("strategy", "here", "consistency", "roles"):
+            table.add_column(heading, no_wrap=heading != "roles")
+        table.add_column("what it does")
+        for strategy in engine["strategies"]:
+            here = "[green]yes[/green]" if strategy["available"] else "[yellow]no[/yellow]"
+            missing = "".join(f"\n[yellow]{escape(reason)}[/yellow]" for reason in strategy["missing"])
+            table.add_row(
+                strategy["name"], here, strategy["consistency"], "\n".join(strategy["roles"]),
+                strategy["description"] + missing + escape(_own_parts(strategy["implementation"])),
+            )
+        print_table(console, table)
+        if engine["install"]:
+            console.print(f"[dim]{escape(_cost(engine))}[/dim]", soft_wrap=True)
+        versions = ", ".join(f"{package} {version}" for package, version in engine["versions"].items())
+        console.print(f"[dim]{escape(versions or 'nothing installed')} in {escape(engine['interpreter'])}[/dim]\n",
+                      soft_wrap=True)
+
+
+EngineName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the engine.", autocompletion=completion.field("engine")),
+]
+_SEVERAL = "Framework of an engine that trains with several, as horovod does"
+Framework = Annotated[
+    str | None,
+    typer.Option("--framework", help=f"{_SEVERAL}; by default torch.", autocompletion=completion.field("framework")),
+]
+RemovedFramework = Annotated[
+    str | None,
+    typer.Option("--framework", help=f"{_SEVERAL}; by default all of them.",
+                 autocompletion=completion.field("framework")),
+]
+
+
+@engines_app.command("install")
+def install(name: EngineName, framework: Framework = None, json: Json = False) -> None:
+    """Create or repair the environment of an engine that needs other package versions than Velodrome.
+
+    It is stored in $VELODROME_ENVIRONMENTS, by default ~/.local/share/velodrome/environments, for all projects.
+
+    Example: `velodrome engines install mxnet`
+    """
+    from velodrome.api.engines import install_engine
+
+    with progress_of(name, quiet=json) as progress:
+        installed = install_engine(name, progress, framework=framework)
+    if json:
+        say_json(installed)
+        return
+    done = f"installed in {installed['seconds']:.0f} s" if installed["changed"] else "installed already"
+    say(f"{name}: {done}, {installed['interpreter']}")
+
+
+@engines_app.command("remove")
+def remove(name: EngineName, framework: RemovedFramework = None, json: Json = False) -> None:
+    """Remove the environment of an engine; without --framework, its environments for all frameworks.
+
+    Example: `velodrome engines remove mxnet`
+    """
+    from velodrome.api.engines import remove_engine
+
+    with progress_of(name, quiet=json) as progress:
+        removed = remove_engine(name, progress, framework=framework)
+    if json:
+        say_json({"engine": name, "removed": removed})
+        return
+    say(f"{name}: removed" if removed else f"{name}: not installed, nothing to remove")
+
+
+@contextmanager
+def progress_of(name: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What is called with each phrase of progress; `quiet` shows none."""
+    console = SafeConsole(stderr=True, markup=False)
+    if quiet or not console.is_terminal:
+        yield lambda phrase: None if quiet else console.print(f"{name}: {phrase}", soft_wrap=True)
+        return
+    with console.status(f"{name}: preparing") as status:
+        yield lambda phrase: status.update(f"{name}: {phrase}")

@@ -1,4 +1,4 @@
-"""The console of stderr, and the progress of one job on it. How a run ends is in `run_output.py`."""
+"""The console of stderr, and the progress of one job on it. How it ends is in `train.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column
 
 from velodrome.catalog.registry import strategy_of
-from velodrome.cli.tables import SafeConsole
+from velodrome.cli.output import SafeConsole, say_on_stderr
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
 from velodrome.events.lines import to_event
@@ -36,6 +36,7 @@ from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.job.job import Job, default_of
 from velodrome.judge.budget import steps_done
 from velodrome.printable import shown
+from velodrome.run.attempt import JobFailed
 from velodrome.run.store import OpenRun
 from velodrome.tasks.registry import task_of
 
@@ -206,3 +207,13 @@ def _optimization(job: Job) -> str:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def show_failure(error: JobFailed) -> None:
+    """Print the user's traceback or the stack of the stalled rank; the message itself is printed with the exit code."""
+    failure = error.failure
+    if failure.traceback:
+        say_on_stderr(failure.traceback.rstrip())
+    if failure.stack:
+        say_on_stderr(f"stack of {failure.role} {failure.rank}:\n{failure.stack}")
+    say_on_stderr(f"details are stored in {error.result.path}")

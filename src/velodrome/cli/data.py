@@ -10,15 +10,14 @@ from rich.table import Table
 
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror
-from velodrome.cli.output import say, say_json
-from velodrome.cli.tables import SafeConsole, print_table
+from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.errors import BadRequest
 from velodrome.printable import bytes_text, shown
 
 if TYPE_CHECKING:
     from velodrome.data.base import BadData
 
-app = typer.Typer(no_args_is_help=True, help="List, prepare, show, verify and shard data sets.")
+data_app = typer.Typer(no_args_is_help=True, help="List, prepare, show, verify and shard data sets.")
 
 Name = Annotated[
     str,
@@ -27,7 +26,7 @@ Name = Annotated[
 ]
 
 
-@app.command("list")
+@data_app.command("list")
 def list_data(json: Json = False) -> None:
     """List every data set with its size, classes, shape and licence, and whether it is on this machine.
 
@@ -61,7 +60,7 @@ def _size(count: int | None) -> str:
     return f"{count / 1e6:,.1f} MB" if count else "embedded"
 
 
-@app.command("prepare")
+@data_app.command("prepare")
 def prepare(
     name: Name,
     mirror: Mirror = None,
@@ -106,7 +105,7 @@ def checked(word: str) -> BadData:
     raise BadRequest(f"--bad-data {word!r}: choose skip or fail")
 
 
-@app.command("show")
+@data_app.command("show")
 def show(
     name: Name,
     out: Annotated[Path | None, typer.Option("--out", help="PNG file to write; by default NAME.png.")] = None,
@@ -212,7 +211,7 @@ def _text_summary(about: dict[str, Any]) -> str:
     ])
 
 
-@app.command("verify")
+@data_app.command("verify")
 def verify(
     name: Annotated[
         str,
@@ -245,7 +244,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command("shard")
+@data_app.command("shard")
 def shard(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the data set.", autocompletion=completion.field("dataset"))

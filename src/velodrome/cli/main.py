@@ -37,7 +37,7 @@ COMMANDS = {
     "clusters": ("clusters", "List, show, add, check, prepare and clean up clusters: the places where jobs can run."),
     "doctor": ("check", "Check this machine or a cluster for whatever would keep a job from running, and say how to "
                "fix it."),
-    "engines": ("engines", "List engines and strategies, and whether each can run here; install those that cannot."),
+    "engines": ("clusters", "List engines and strategies, and whether each can run here; install those that cannot."),
     "data": ("data", "List, prepare, show, verify and shard data sets."),
     "runs": ("runs", "List, show, compare, check, verify, remove and export stored runs and races."),
     "export": ("serve", "Export the model of a run to ONNX, and check its outputs against the engine's."),
@@ -50,11 +50,12 @@ COMMANDS = {
 
 
 def loaded(name: str) -> typer.Typer:
-    """A subcommand with its code imported: the function `NAME_command`, or a group of several."""
+    """A subcommand with its code imported: the function `NAME_command`, or the group `NAME_app`."""
     module = import_module(f"velodrome.cli.{COMMANDS[name][0]}")
-    command = getattr(module, f"{name}_command", None)
-    if command is None:
-        return module.app  # type: ignore[no-any-return]
+    group: typer.Typer | None = getattr(module, f"{name}_app", None)
+    if group is not None:
+        return group
+    command = getattr(module, f"{name}_command")
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     alone.command(name, cls=getattr(command, "command_class", None))(command)
     return alone

@@ -46,10 +46,10 @@ def new_command(
     say(f"{written['file']} is written; train it with\n\n  {written['command']}")
 
 
-app = typer.Typer(no_args_is_help=True, help="List and copy the example files of the documentation.")
+examples_app = typer.Typer(no_args_is_help=True, help="List and copy the example files of the documentation.")
 
 
-@app.command("list")
+@examples_app.command("list")
 def list_examples(json: Json = False) -> None:
     """List the example files: race and job files, models, data.
 
@@ -66,7 +66,7 @@ def list_examples(json: Json = False) -> None:
         say(f"{example['name']:<{width}}  {example['about']}")
 
 
-@app.command("copy")
+@examples_app.command("copy")
 def copy(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder to copy them to; created if it is missing.")

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from velodrome.cli import completion
+from velodrome.cli.output import complain, say_on_stderr
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, flag, job_fields, job_groups
 from velodrome.job.race import OPTIONS, Race
@@ -218,7 +219,7 @@ class JobCommand(TyperCommand):
 
 def parse_model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
-    from velodrome.run.yaml_files import parse_yaml
+    from velodrome.clusters.yaml_files import parse_yaml
 
     arguments: dict[str, Any] = {}
     for word in words:
@@ -235,7 +236,6 @@ def parse_model_args(words: list[str]) -> dict[str, Any]:
 def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:
     """What `call` returns, with the names of code that may run. It refuses what is not among them: on a terminal the
     user is asked, once, unless it is code of a library, which he has to name himself."""
-    from velodrome.cli.output import complain
     from velodrome.run.trust import UntrustedCode
 
     names = list(trusted or ())
@@ -252,7 +252,6 @@ def asking(call: Callable[[list[str]], T], trusted: list[str] | None) -> T:
 
 def tell_code(what: str, codes: Sequence[Code]) -> None:
     """Say before a start which code a file names."""
-    from velodrome.cli.output import say_on_stderr
 
     if codes:
         say_on_stderr(f"{what} names code: {', '.join(map(str, codes))}")
@@ -263,10 +262,10 @@ def job_from(
 ) -> Job:
     """The job of a YAML file with options on top. Code that only the file names is reported, or refused; `on` takes the
     place of the cluster that it names."""
+    from velodrome.clusters.yaml_files import read_yaml
     from velodrome.job.read import make_job
     from velodrome.races.request import words_in
     from velodrome.run.trust import admit_file
-    from velodrome.run.yaml_files import read_yaml
 
     base = read_yaml(file) if file is not None else {}
     if base.keys() & {"job", "vary"}:

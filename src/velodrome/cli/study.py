@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,17 +13,23 @@ from rich.table import Table
 
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
-from velodrome.cli.options import Json, Mirror, On, Place, Runs, command_on, where
-from velodrome.cli.output import say, say_json
-from velodrome.studies.outcome import QUANTITIES, FigureComparison, quantities_of
+from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
+from velodrome.cli.output import SafeConsole, print_table, say, say_json
+from velodrome.studies.outcome import FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan, size_of
+from velodrome.studies.quantities import quantity_named
+from velodrome.studies.wording import counted, differences, origin_lines, plan_lines
 
 if TYPE_CHECKING:
-    from velodrome.api.study import FinishedStudy
+    from velodrome.studies.results import FinishedStudy
 
-app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
+study_app = typer.Typer(no_args_is_help=True, help="Reproduce published studies and compare the results.")
 
-StudyName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the study.", autocompletion=completion.studies)]
+StudyName = Annotated[
+    str,
+    typer.Argument(metavar="NAME|FILE", help="Name of a study, or a study file of your own, as ./my-study.yaml.",
+                   autocompletion=completion.studies),
+]
 ScaleOption = Annotated[
     str,
     typer.Option("--scale", help="smoke (minutes), small (half an hour on two cores) or full, as published.",
@@ -51,7 +56,7 @@ Naming = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would run, and exit.")]
 
 
-@app.command("list")
+@study_app.command("list")
 def list_studies(json: Json = False) -> None:
     """List the published studies that can be reproduced.
 
@@ -67,9 +72,13 @@ def list_studies(json: Json = False) -> None:
         say(f"{row['name']:<16} {row['title']}")
 
 
-@app.command("show")
-def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, json: Json = False) -> None:
-    """Show a study: what was published, what would run here at a scale, and what is missing.
+@study_app.command("show")
+def show(
+    name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, trust_code: TrustCode = None,
+    json: Json = False,
+) -> None:
+    """Show a study: what was published, where each setting comes from, what would run here at a scale, and what is
+    missing.
 
     Examples:
 
@@ -80,29 +89,52 @@ def show(name: StudyName, scale: ScaleOption = "full", mirror: Mirror = None, js
     from velodrome.api import study as api
 
     if json:
-        say_json(api.show(name, scale, mirror=mirror))
+        say_json(api.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
         return
-    from velodrome.cli.tables import SafeConsole, print_table
-
-    plan, rows = api.planned_rows(name, scale, mirror)
+    plan, rows = api.planned_rows(name, scale, mirror, trust_code or ())
     study = plan.study
     console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
     print_table(console, comparison(plan, rows, ours=False))
+    for line in origin_lines(plan):
+        console.print(line, soft_wrap=True, markup=False)
+    for note in study.notes:
+        console.print(f"Note: {note}", soft_wrap=True, markup=False)
     for claim in study.claims:
-        console.print(f"Published finding: {claim.text}", soft_wrap=True, markup=False)
+        console.print(f"Published finding: {claim.text} ({claim.place})", soft_wrap=True, markup=False)
     for line in plan_lines(plan):
         console.print(line, soft_wrap=True, markup=False)
 
 
-@app.command("run")
+@study_app.command("new")
+def new(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, as my-study.yaml.")],
+    json: Json = False,
+) -> None:
+    """Write a commented study file to begin with: races, published figures, claims and notes.
+
+    The file runs as it is. An existing file is never overwritten.
+
+    Example: `velodrome study new my-study.yaml`
+    """
+    from velodrome.api.study import new
+
+    path = new(file)
+    word = path if "/" in str(path) else f"./{path}"
+    if json:
+        say_json({"file": str(path.resolve()), "command": f"velodrome study run {word}"})
+        return
+    say(f"{path} is written; run it with\n\n  velodrome study run {word}")
+
+
+@study_app.command("run")
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
     naming: Naming = None, dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None,
-    json: Json = False,
+    trust_code: TrustCode = None, json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
@@ -119,11 +151,13 @@ def run(
     `velodrome study run aws-2023 --dataset fashion-mnist --dry-run`
 
     `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
+
+    `velodrome study run ./my-study.yaml --repeat 3`
     """
-    from velodrome.api.study import StudyRequest, run_study
     from velodrome.cli.console import error_console
     from velodrome.cli.race_output import TerminalRace
     from velodrome.studies.plan import Choice
+    from velodrome.studies.run import StudyRequest, run_study
 
     def show_plan(plan: StudyPlan) -> None:
         for line in plan_lines(plan):
@@ -131,7 +165,8 @@ def run(
 
     target = where(on, place)
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data))
-    asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror)
+    asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror,
+                         trust_code=trust_code or ())
     finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
     if json:
         say_json(finished.as_json())
@@ -143,48 +178,25 @@ def run(
 
 def _show(finished: FinishedStudy) -> None:
     """Published figures and ours, what differs, and what becomes of the published findings."""
-    from velodrome.cli.tables import SafeConsole, print_table
-
     console = SafeConsole()
     print_table(console, comparison(finished.plan, finished.configurations, ours=finished.ran))
     for line in differences(finished.plan):
         console.print(line, soft_wrap=True, markup=False)
     for finding in finished.findings:
-        console.print(f"“{finding.claim}”: {finding.verdict} ({finding.why})", soft_wrap=True, markup=False)
+        claim = f"“{finding.claim.text}” ({finding.claim.place})"
+        console.print(f"{claim}: {finding.sentence}", soft_wrap=True, markup=False)
+        for explanation in finding.explanations:
+            console.print(f"  What could explain it: {explanation}", soft_wrap=True, markup=False)
     if finished.ran:
         console.print(f"`{command_on('report', finished.folder)}` writes a report of it", soft_wrap=True, markup=False)
 
 
-def plan_lines(plan: StudyPlan) -> list[str]:
-    """What cannot run here and what was reduced, a sentence each."""
-    lines = [f"missing for {_counted(count)}: {reason}" for reason, count in plan.missing.items()]
-    lines += [f"reduced: {reduction}" for reduction in plan.reductions]
-    if plan.left_out:
-        lines.append(f"left out at scale {plan.scale}: {_counted(plan.left_out)}")
-    return [*lines, *([plan.data] if plan.data else [])]
-
-
-def _counted(count: int) -> str:
-    return f"{count} configuration{'' if count == 1 else 's'}"
-
-
-def differences(plan: StudyPlan) -> list[str]:
-    """What differs from the published study, a sentence each."""
-    lines = [f"Machines: published {plan.study.machines}; ours {plan.site.machines}."]
-    changes = Counter(change for setting in plan.settings for change in setting.changes)
-    if changes:
-        ran = sum(setting.ours is not None for setting in plan.settings)
-        changed = [change if count == ran else f"{change} (in {count} of {ran})" for change, count in changes.items()]
-        lines.append(f"Scale {plan.scale}: {'; '.join(changed)}.")
-    lines += [f"{note[0].upper()}{note[1:]}." for note in plan.study.notes]
-    return [*lines, f"Source of the published figures: {plan.study.source}."]
-
-
 def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool) -> Table:
     """A row for each configuration, published figures above ours, labelled by the fields that differ between rows."""
-    names = quantities_of(plan.study) if ours or plan.study.figures else []
+    names = quantities_of(plan.study) if ours or plan.study.all_figures() else []
     fields = [field for field in _FIELDS if len({_FIELDS[field](row.setting.published) for row in rows}) > 1]
-    same = ", ".join(_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
+    shared = (_FIELDS[field](rows[0].setting.published) for field in _FIELDS if field not in fields)
+    same = ", ".join(filter(None, shared))
     table = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
         title=": ".join(filter(None, [plan.study.name, escape(same)]))
@@ -192,7 +204,7 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
     )
     table.add_column("configuration")
     for name in names:
-        table.add_column(QUANTITIES[name].heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
+        table.add_column(quantity_named(name).heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     seen: list[object] = []
     without = 0
     for row in rows:
@@ -200,7 +212,7 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
         if not row.published and ours and (row.setting.missing or row.setting.ours in seen):
             without += 1
             continue
-        label = escape(" ".join(_FIELDS[field](row.setting.published) for field in fields) or same)
+        label = escape(" ".join(filter(None, (_FIELDS[field](row.setting.published) for field in fields))) or same)
         lines = [[f"[bold]{label}[/bold]" + (" (not in the study)" if row.setting.added else ""), *([""] * len(names))]]
         if row.published:
             lines.append(["  published", *(_cell(name, row.published.get(name)) for name in names)])
@@ -212,7 +224,7 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
         for line in lines:
             table.add_row(*line)
     if without:
-        table.add_row(f"[yellow]and {_counted(without)} without any figures[/yellow]", *([""] * len(names)))
+        table.add_row(f"[yellow]and {counted(without)} without any figures[/yellow]", *([""] * len(names)))
     return table
 
 
@@ -223,6 +235,7 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "strategy": lambda fields: str(fields["strategy"]),
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}",
+    "rate": lambda fields: f"learning rate {fields['learning_rate']:g}" if "learning_rate" in fields else "",
     "epochs": lambda fields: f"{fields['epochs']} epochs",
 }
 
@@ -239,4 +252,4 @@ def _state(row: FigureComparison, seen: Sequence[object]) -> str:
 
 
 def _cell(name: str, value: float | None) -> str:
-    return "–" if value is None else format(value, QUANTITIES[name].form)
+    return "–" if value is None else format(value, quantity_named(name).form)

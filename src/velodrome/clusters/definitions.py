@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from velodrome import files
 from velodrome.clusters.plan import Placement, can_be_placed
-from velodrome.clusters.yaml_text import parse_yaml
+from velodrome.clusters.yaml_files import parse_yaml, read_content
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.read import reason_of
 
@@ -65,18 +65,11 @@ def find(name: str) -> Definition | None:
 
 def _read(file: Path) -> dict[str, Definition]:
     try:
-        text = files.read_text(file, _LARGEST)
+        content = read_content(file, _LARGEST)
     except FileNotFoundError:
         if os.environ.get(VARIABLE):
             raise BadRequest(f"{VARIABLE}={str(file)!r}: there is no such file") from None
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadRequest(f"cannot read {str(file)!r}: {why}") from None
-    try:
-        content = parse_yaml(text)
-    except ValueError as error:
-        raise BadRequest(f"{str(file)!r} is not YAML: {error}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

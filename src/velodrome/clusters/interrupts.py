@@ -1,11 +1,11 @@
-"""Signals deferred during cleanup: a second Ctrl-C must not interrupt what the first one started."""
+"""Cleaning up when something ends early: a second Ctrl-C must not interrupt what the first one started."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -48,3 +48,14 @@ def deferred() -> Iterator[Sequence[int]]:
             signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])
+
+
+@contextmanager
+def rollback(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo`, with signals deferred, if the block does not end normally."""
+    try:
+        yield
+    except BaseException:
+        with deferred():
+            undo()
+        raise

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.catalog.plugins import load
+from velodrome.catalog.registry import load
 from velodrome.clusters.definitions import ClusterOptions
 from velodrome.clusters.plan import Placement, Plan, Process
 from velodrome.errors import BadRequest, Unavailable, VelodromeError

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.catalog import script
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
-from velodrome.catalog.world import Member, World, numbered
+from velodrome.catalog.world import Member, World, numbered, script_environment
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -294,7 +293,7 @@ def make_plan(
     for me, host in zip(members, chosen, strict=True):
         slot, slots = (me.local_rank, computing[me.host]) if me.role == "worker" else (0, 0)
         world = World(members, me)
-        variables = engine.environment(strategy, world) if job.script is None else script.environment(world)
+        variables = engine.environment(strategy, world) if job.script is None else script_environment(world)
         name = host if host != me.host else ""
         processes.append(Process(me, slot, slots, dict(variables), name))
     return Plan(run, job, tuple(processes), tuple(hosts), facts or {})

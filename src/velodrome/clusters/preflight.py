@@ -1,29 +1,68 @@
-"""Refuses a job that is known to fail before anything starts: each refusal has the numbers and says how to fix it."""
+"""The only gate between a request and anything that starts: `admit` completes a job, and refuses one that is known to
+fail. Each refusal has the numbers and says how to fix it.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from velodrome.catalog.exchange import mpi_fault, shared_memory_shortage
 from velodrome.catalog.models import is_own, zoo_model
 from velodrome.catalog.registry import check_arrays, engine_of, engines, strategy_of
-from velodrome.catalog.transports import mpi_fault, shared_memory_shortage, uses_mpi
 from velodrome.clusters import environments
+from velodrome.clusters.launcher import Finding, Launcher
 from velodrome.data import catalogue
 from velodrome.data.own.functions import refuse_standard
-from velodrome.data.source import Description
-from velodrome.errors import BadRequest, Unavailable
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job, Target
-from velodrome.job.resolve import roles_of
+from velodrome.job.resolve import resolve, roles_of
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
-from velodrome.models import initial_weights
+from velodrome.models.model_files import check_readable
 from velodrome.models.own import split_name
 from velodrome.printable import bytes_text
 from velodrome.tasks.registry import task_of
+
+#: What must be free for the folder of a run.
+DISK_BYTES = 100 << 20
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A complete job, and the launcher that takes it."""
+
+    job: Job
+    launcher: Launcher
+
+
+def complete(job: Job) -> Job:
+    """The job with every default filled in, those of this machine included; `BadRequest` if it contradicts itself."""
+    return resolve(job, environments.default_engine(job.model, job.script))
+
+
+def examined(job: Job) -> Job:
+    """A complete job that some machine can run; `BadRequest` otherwise."""
+    job = complete(job)
+    check_job(job)
+    return job
+
+
+def admit(job: Job, launcher: Launcher, *, resumed: bool = False) -> Admitted:
+    """A complete job that can run on the hosts of a launcher; `BadRequest` otherwise.
+
+    One that is `resumed` is not given its faults again, so the launcher need not be able to cause them.
+    """
+    job = examined(job)
+    launcher.check(job)
+    if not resumed:
+        launcher.check_faults(job)
+    return Admitted(job, launcher)
 
 
 def check_here(job: Job) -> None:
@@ -31,14 +70,14 @@ def check_here(job: Job) -> None:
     engine, strategy = engine_of(job), strategy_of(job)
     if missing := environments.missing(engine, strategy):
         raise Unavailable(f"{engine.name}/{strategy.name} cannot run here: {'; '.join(missing)}", missing)
-    if uses_mpi(strategy) and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
+    if strategy.uses_mpi and (lack := shared_memory_shortage(job.workers) or mpi_fault()):
         raise Unavailable(lack, [lack])
     if job.script is None:
         _check_own_modules(job)
     else:
         _check_script(job.script)
     if job.weights is not None:
-        initial_weights.check_readable(job.weights)
+        check_readable(job.weights)
     _check_memory(job)
 
 
@@ -52,7 +91,9 @@ def check_job(job: Job) -> None:
         if job.model_args:
             raise BadRequest(f"--model-arg: {job.model!r} of the zoo takes no arguments; they are for your own models")
         zoo_model(job.model)
-    _check_data(job)
+    about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
+    if about.kind == "arrays":  # what a function of the user's own makes is known when the workers have called it
+        check_arrays(engine_of(job), job.dataset)
     _check_model(job)
     if job.task and is_own(job.task):
         split_name(job.task, "--task")
@@ -64,13 +105,7 @@ def check_job(job: Job) -> None:
     if job.target:
         task.check_target(Target.parse(job.target))
     _check_optimization(job, task.name)
-    task.check(job, _about(job))
-
-
-def _check_data(job: Job) -> None:
-    """Refuse data of a kind that the engine does not train on; of users' code, the workers know it when it has run."""
-    if _about(job).kind == "arrays":
-        check_arrays(engine_of(job), job.dataset)
+    task.check(job, about)
 
 
 def _check_model(job: Job) -> None:
@@ -95,10 +130,6 @@ def _check_optimization(job: Job, task: str) -> None:
             f"--dtype bfloat16: tensorflow's language model {job.model!r} computes in float32 or float64; choose one "
             "of them, or --engine torch"
         )
-
-
-def _about(job: Job) -> Description:
-    return catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
 
 
 def _check_own_modules(job: Job) -> None:
@@ -130,7 +161,7 @@ def _check_script(script: str) -> None:
 def needed_memory(job: Job) -> int:
     """Bytes that the processes of a job take together, roughly."""
     engine = engine_of(job)
-    about = _about(job)
+    about = catalogue.describe(job.dataset, validation=job.validation, bad_data=job.bad_data)
     examples = sum(part or 0 for part in (about.train, about.validation, about.test))
     # Bytes as they were read and as the framework's own tensor.
     data = 2 * examples * about.example_bytes
@@ -160,3 +191,18 @@ def _check_memory(job: Job) -> None:
             f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
         )
         raise Unavailable(message, [message])
+
+
+def disk_and_data(job: Job) -> list[Finding]:
+    """What of this machine's disk, and of the job's data, keeps a job from running here."""
+    findings = []
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < DISK_BYTES:
+        findings.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
+                                f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
+    if job.script is None:
+        try:
+            catalogue.prepare(job.dataset, bad_data=job.bad_data)
+        except VelodromeError as error:
+            findings.append(Finding("error", "data", None, str(error)))
+    return findings

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from velodrome.catalog.plugins import Plugins, load
+from velodrome.catalog.registry import Plugins, load
 from velodrome.clusters import definitions
 from velodrome.clusters.definitions import ClusterOptions, validated
 from velodrome.clusters.launcher import Launcher, LauncherType

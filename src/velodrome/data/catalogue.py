@@ -14,8 +14,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from velodrome.catalog.plugins import Plugins
-from velodrome.catalog.script import LABEL as OF_SCRIPT
+from velodrome.catalog.base import SCRIPT_LABEL as OF_SCRIPT
+from velodrome.catalog.registry import Plugins
 from velodrome.data import sources
 from velodrome.data.base import BadData, Checked, Progress
 from velodrome.data.examples import ExampleSet, Text

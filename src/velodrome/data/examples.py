@@ -1,7 +1,7 @@
 """Examples as training sees them, in three parts that never share one: named columns of numbers, or a text.
 
-Columns have features of any shape, sequences, several inputs and targets, numbers as they are. Images of bytes with one
-class each have a fast path in engines (`ExampleSet.kind`). A text is a row of words.
+Columns have features of any shape, sequences, several inputs and targets, numbers as they are. A column of images of
+bytes, with one class each as the only target, has a fast path in engines. A text is a row of words.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ class ArrayField:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    #: Whether it is an image (height, width, channels): an engine feeds it in its own order of axes.
+    image: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def is_byte_image(self) -> bool:
+        """Whether it is an image of bytes, which becomes numbers when it is fed."""
+        return self.image and self.dtype == "uint8"
 
     @property
     def is_whole(self) -> bool:
@@ -182,13 +189,11 @@ class ExampleSet:
     train: ExamplePart
     validation: ExamplePart
     test: ExamplePart
-    #: `images`: one input, images of bytes, and one class each, made by `image_part`. Everything else is `arrays`.
-    kind: Literal["images", "arrays"] = "arrays"
     #: Of the only target, where its numbers are classes; the number of its columns for a matrix of labels.
     classes: int | None = None
     #: Of the classes, or of the columns of the target; empty where they have no names.
     class_names: tuple[str, ...] = ()
-    #: Inputs that are images (height, width, channels): an engine feeds them in its own order of axes.
+    #: Inputs that are images: see `ArrayField.image`.
     images: frozenset[str] = frozenset()
     #: A byte of an image times this is between 0 and 1.
     scale: float = 1 / 255
@@ -223,11 +228,19 @@ class ExampleSet:
 
     @property
     def inputs(self) -> tuple[ArrayField, ...]:
-        return self.train.input_fields
+        return tuple(replace(column, image=column.name in self.images) for column in self.train.input_fields)
 
     @property
     def targets(self) -> tuple[ArrayField, ...]:
         return self.train.target_fields
+
+    @property
+    def kind(self) -> Literal["images", "arrays"]:
+        """`images`: each example is one image of bytes with one class, held as `image_part` makes it."""
+        labelled = self.targets == (ArrayField(TARGET, (), "int64"),) and self.classes is not None
+        only = self.inputs[0] if len(self.inputs) == 1 else None
+        fast = labelled and only is not None and only.name == INPUT and only.is_byte_image
+        return "images" if fast and not any(part.computed for part in self.parts) else "arrays"
 
     @property
     def input_shape(self) -> Any:
@@ -246,10 +259,6 @@ class ExampleSet:
         train, validation, test = (part.with_targets(change) for part in self.parts)
         return replace(self, train=train, validation=validation, test=test, **more)
 
-    def as_arrays(self) -> ExampleSet:
-        """The same examples for tasks that have no fast path for labelled images."""
-        return replace(self, kind="arrays")
-
     def identity(self) -> dict[str, Any]:
         """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
 
@@ -267,7 +276,7 @@ def image_set(
 ) -> ExampleSet:
     """Labelled images, each part made by `image_part`."""
     return ExampleSet(
-        name, train, validation, test, kind="images", classes=classes, images=frozenset({INPUT}), scale=scale, **more
+        name, train, validation, test, classes=classes, images=frozenset({INPUT}), scale=scale, **more
     )
 
 

@@ -66,7 +66,7 @@ def transform_of(form: str, data: ExampleSet) -> PixelTransform:
 
 def transform_of_arrays(form: str, data: ExampleSet) -> PixelTransform | None:
     """The same for the bytes of images among the inputs; None if there are none."""
-    bytes_of_images = [column.name for column in data.inputs if column.name in data.images and column.dtype == "uint8"]
+    bytes_of_images = [column.name for column in data.inputs if column.is_byte_image]
     if not bytes_of_images:
         return None
     if form == "standardize" and bytes_of_images[0] not in data.train.inputs:

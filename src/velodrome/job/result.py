@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,15 +18,19 @@ from velodrome.job.job import Job
 
 Ended = Literal["finished", "failed", "interrupted"]
 Status = Literal["running", "finished", "failed", "interrupted", "unreadable"]
+#: The cause of a run that was ended early, because it could not win its race any more.
+BEATEN = "beaten"
 
 #: Where there may be a number that no field can hold.
 _ODD_NUMBER = re.compile(rb"NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
+#: Fields that a result takes over from its job.
+_AS_REQUESTED = (RunResult.model_fields.keys() & Job.model_fields.keys()) - {"implementation", "faults"}
 
 
-class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
+class Result(RunResult):
     """The result of a run with what its reader knows besides; of a run that has none yet, what its job says.
 
-    `as_json` leaves out what the reader added. `result["name"]` and `result.get("name")` are a shim: see the end.
+    `as_json` leaves out what the reader added.
     """
 
     #: Only runs that ended are stored; a reader also sees runs that go on, or that cannot be read.
@@ -52,7 +55,7 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
         """What is known of a run that has no result: its job, and the fields that its file has."""
         made = cls.model_construct(
             set(fields) & set(RunResult.model_fields) | {"run", "status"},
-            **{name: getattr(job, name) for name in RunResult.model_fields if name in Job.model_fields},
+            **{name: getattr(job, name) for name in _AS_REQUESTED},
             run=run, path=str(folder), status=status, test=None, history=[], nodes=[], versions={},
             seconds=Seconds.model_construct(startup=0.0, train=None, evaluate=None, total=0.0),
             throughput=Throughput.model_construct(examples_per_second=None, batches_per_second=None),
@@ -75,37 +78,9 @@ class Result(RunResult, Mapping[str, Any]):  # type: ignore[misc]
         """Return the fields as they are stored, those of other versions included."""
         return super().as_json() if self._stored is None else dict(self._stored)
 
-    # --- Shim: results as mappings, until every reader uses attributes. Delete from here to the end of the class. ---
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "job":
-            if self.job_as_written is None:
-                raise KeyError(name)
-            return self.job_as_written
-        if name in SHOWN or name in ("run", "target"):
-            if (value := getattr(self, name)) is None and name != "target":
-                raise KeyError(name)
-            return value
-        return self._plain[name]
-
-    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
-        held = {**self.__dict__, "job": self.job_as_written}
-        return iter([*self._plain, *(name for name in SHOWN if held[name] is not None)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __eq__(self, other: object) -> bool:
-        return {**self} == ({**other} if isinstance(other, Mapping) else other)
-
-    @cached_property
-    def _plain(self) -> dict[str, Any]:
-        return super().as_json() if self._stored is None else self._stored
-
 
 #: What readers add to a result: a file that holds it does not speak for them.
 ADDED = tuple(name for name, field in Result.model_fields.items() if field.exclude)
-SHOWN = tuple(name for name in ADDED if name != "job_as_written")
 
 
 class BadResult(ValueError):
@@ -151,12 +126,3 @@ def _odd_number(value: Any) -> list[int | str] | None:
         if (place := _odd_number(item)) is not None:
             return [name, *place]
     return None
-
-
-#: The cause of such an end.
-BEATEN = "beaten"
-
-
-def ended_early(result: Mapping[str, Any]) -> bool:
-    """Whether a run was ended because it could not win any more."""
-    return result["status"] == "interrupted" and (result.get("error") or {}).get("cause") == BEATEN

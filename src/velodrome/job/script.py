@@ -8,8 +8,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.catalog.registry import engine
-from velodrome.catalog.script import LABEL
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
@@ -209,9 +209,9 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     if "engine" not in job.model_fields_set:
         job = job.model_copy(update={"engine": default_engine})
     chosen = engine(job.engine, job.framework)
-    if job.strategy not in (default_of("strategy"), LABEL):
+    if job.strategy not in (default_of("strategy"), SCRIPT_LABEL):
         raise BadRequest(f"--strategy {job.strategy!r}: a script brings its own distribution; leave strategy out")
-    for name, label in (("dataset", LABEL), ("model", job.script)):
+    for name, label in (("dataset", SCRIPT_LABEL), ("model", job.script)):
         if getattr(job, name) == label:
             job = job.model_copy(update={name: default_of(name)})
     passed_on = fields_in(job.script_args)
@@ -226,7 +226,7 @@ def resolve_script(job: Job, default_engine: str) -> Job:
     for pattern in job.read:
         check_pattern(pattern)
     return job.model_copy(
-        update={"strategy": LABEL, "dataset": LABEL, "model": job.script, "framework": chosen.framework}
+        update={"strategy": SCRIPT_LABEL, "dataset": SCRIPT_LABEL, "model": job.script, "framework": chosen.framework}
     )
 
 
@@ -236,8 +236,8 @@ def refuse_without_script(job: Job) -> None:
         if getattr(job, name):
             raise BadRequest(f"{flag(name)} is for a script of your own: name it with --script")
     for name in ("strategy", "dataset", "task"):
-        if getattr(job, name) == LABEL:
-            raise BadRequest(f"--{name} {LABEL!r} is for a script of your own: name it with --script")
+        if getattr(job, name) == SCRIPT_LABEL:
+            raise BadRequest(f"--{name} {SCRIPT_LABEL!r} is for a script of your own: name it with --script")
 
 
 def words_of(job: Job) -> list[str]:

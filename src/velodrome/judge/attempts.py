@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from velodrome.job.job import Target
-from velodrome.job.result import Result, ended_early
+from velodrome.job.result import Result
 from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed, tasks_of
 from velodrome.judge.decide import Contest
@@ -77,7 +77,7 @@ def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable
             succeeded.add(block)
         elif finished or has_crashed(result):
             failed.append(block)
-        elif ended_early(result):
+        elif result.ended_early:
             cut.append(block)
         else:
             continue
@@ -94,7 +94,7 @@ def times_to(row: Row, target: Target) -> Attempts:
     """Training seconds to a target; a run that missed it costs all of its training, a crash all of its time."""
 
     def lost(result: Result) -> float:
-        if ended_early(result):
+        if result.ended_early:
             return sum(row.seconds for row in result.history)
         return (result.seconds.total if has_crashed(result) else result.seconds.train) or 0.0
 

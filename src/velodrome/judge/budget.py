@@ -16,7 +16,7 @@ from typing import Any, Literal
 from velodrome.catalog.registry import SINGLE
 from velodrome.events.models import ProgressEvent
 from velodrome.job.job import Job
-from velodrome.job.result import Result, ended_early
+from velodrome.job.result import Result
 from velodrome.job.script import is_length, options_of
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.compare import Row
@@ -72,7 +72,7 @@ def contenders(
     guessed: Collection[str] = (),
 ) -> list[Contender]:
     """The configurations of a race by their keys; of an engine with several `single`, the best is the baseline."""
-    tasks = {key: Configuration.of({"job": job.model_dump()}).task for key, job in jobs.items()}
+    tasks = {key: Configuration.of_job(job).task for key, job in jobs.items()}
     singles: dict[tuple[str, str], str] = {}
     for key, job in jobs.items():
         place = tasks[key], job.engine
@@ -204,7 +204,7 @@ class Tried:
 
 
 def estimate_script(
-    job: Job, earlier: Iterable[tuple[Job, Mapping[str, Any]]], tried: Sequence[Tried] = ()
+    job: Job, earlier: Iterable[tuple[Job, Result]], tried: Sequence[Tried] = ()
 ) -> Estimate:
     """As long as runs of the same script took, in proportion to its steps or epochs; else what a trial shows; else as
     long as it took with the nearest number of workers."""
@@ -212,8 +212,8 @@ def estimate_script(
     for other, result in earlier:
         factor = _longer(other, job) if other.script == job.script else None
         if factor is not None:
-            seconds = result["seconds"]
-            whole = seconds["startup"] + (seconds["total"] - seconds["startup"]) * factor
+            seconds = result.seconds
+            whole = seconds.startup + (seconds.total - seconds.startup) * factor
             found.setdefault(abs(other.workers - job.workers), []).append(whole)
     if same := found.pop(0, []):
         return Estimate(median(same), "runs", len(same))
@@ -326,13 +326,9 @@ class Saving:
 def saving(rows: Sequence[Row]) -> Saving:
     """What the drops of a race saved."""
     repetitions = max((tries(row) for row in rows), default=0)
-    seconds = {row.name: [_seconds(result) for result in row.results] for row in rows}
-    ended = [_seconds(result) for row in rows for result in row.failures if ended_early(result)]
+    seconds = {row.name: [result.seconds.total for result in row.results] for row in rows}
+    ended = [result.seconds.total for row in rows for result in row.failures if result.ended_early]
     return Saving(
         len(rows), repetitions, sum(map(tries, rows)), sum(map(sum, seconds.values())) + sum(ended),
         sum(repetitions * sum(spent) / len(spent) for spent in seconds.values()), len(ended),
     )
-
-
-def _seconds(result: Result) -> float:
-    return result.seconds.total

@@ -11,7 +11,7 @@ from typing import Any
 
 from velodrome.catalog.registry import known_strategy
 from velodrome.job.job import Target
-from velodrome.job.result import Result, ended_early
+from velodrome.job.result import Result
 from velodrome.judge.blocks import Block, blocks_of, paired_ratios
 from velodrome.judge.configuration import (
     TASK,
@@ -76,7 +76,7 @@ class Row:
     @property
     def ended(self) -> int:
         """Runs that were ended because they could not win any more."""
-        return sum(map(ended_early, self.failures))
+        return sum(result.ended_early for result in self.failures)
 
     @property
     def attempts(self) -> int:

@@ -10,60 +10,57 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
-from velodrome.job.result import Result as TypedResult
+from velodrome.events.models import DataEvent
+from velodrome.events.result import Cluster, DataRecord, Host, Link
+from velodrome.job.job import Job
+from velodrome.job.result import Result
 
-#: The fields of a result, which a page or terminal may have without the whole of it.
-Result = Mapping[str, Any]
-
-R = TypeVar("R", bound=Mapping[str, Any])
+#: What a run was trained and tested on, from its result or while it runs.
+Data = DataRecord | DataEvent
 
 
-def host_lines(result: Mapping[str, Any]) -> list[str]:
+def host_lines(result: Result) -> list[str]:
     """`node1: 8 cores, 16 GiB memory, 2 × Tesla T4, Python 3.11.7 in /usr/bin/python`; empty for older results."""
-    hosts = result.get("hosts")
-    return [_host_line(host) for host in hosts if isinstance(host, Mapping)] if isinstance(hosts, list) else []
+    return [_host_line(host) for host in result.hosts]
 
 
-def cores_of(results: Iterable[Mapping[str, Any]]) -> int | None:
-    """The most cores that a run could use, over all of its hosts; None if no result tells."""
+def _host_line(host: Host) -> str:
+    parts = [f"{host.cores} cores"] if host.cores else []
+    parts.append(f"{host.memory_bytes / 2**30:.0f} GiB memory")
+    parts += [f"{host.gpus.count(name)} × {name}" for name in dict.fromkeys(host.gpus)]
+    parts.append(f"Python {host.python or '(version not known)'} in {host.interpreter}")
+    return f"{host.hostname}: {', '.join(parts)}"
+
+
+def cores_of(results: Iterable[Result]) -> int | None:
+    """The most cores that a run could use, over all of its hosts; None if no result records them."""
     return max((count for result in results if (count := _cores(result))), default=None)
 
 
-def _cores(result: Mapping[str, Any]) -> int:
-    hosts = [host for host in result.get("hosts") or () if isinstance(host, Mapping)]
-    return sum(host.get("cores") or 0 for host in hosts) or (result.get("machine") or {}).get("cores") or 0
-
-
-def _host_line(host: Mapping[str, Any]) -> str:
-    size = host.get("memory_bytes")
-    parts = [f"{host['cores']} cores"] if host.get("cores") else []
-    parts += [f"{size / 2**30:.0f} GiB memory"] if isinstance(size, int | float) else []
-    names = [str(name) for name in host.get("gpus") or ()]
-    parts += [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-    parts.append(f"Python {host.get('python') or '(version not known)'} in {host.get('interpreter')}")
-    return f"{host.get('hostname')}: {', '.join(parts)}"
+def _cores(result: Result) -> int:
+    recorded = sum(host.cores for host in result.hosts)
+    return recorded or (result.machine.cores if result.machine is not None else 0)
 
 
 #: Emulation that is off by more than this is worth a remark.
 _FAR_OFF = 0.25
 
 
-def emulation_lines(result: Mapping[str, Any]) -> list[str]:
+def emulation_lines(cluster: Cluster | None) -> list[str]:
     """Bandwidth and latency between two emulated hosts: what was asked for, what was measured, and what limits them;
-    empty for other runs, and where nothing was measured."""
-    cluster = result.get("cluster") or {}
-    asked, measured = cluster.get("asked") or {}, cluster.get("measured") or {}
-    bandwidth, latency = measured.get("bandwidth"), measured.get("latency")
-    if latency is None and measured.get("round_trip") is not None:
-        latency = measured["round_trip"] / 2
-    if result.get("launcher") != "emulated" or bandwidth is None or latency is None:
+    empty for other clusters, and where nothing was measured."""
+    if cluster is None or (measured := cluster.measured) is None:
         return []
-    made_by, accuracy = cluster.get("made_by") or {}, cluster.get("accuracy") or {}
+    asked, latency = cluster.asked or Link.model_construct(), measured.latency
+    if latency is None and measured.round_trip is not None:
+        latency = measured.round_trip / 2
+    if measured.bandwidth is None or latency is None:
+        return []
+    made_by, accuracy = cluster.made_by or {}, cluster.accuracy or {}
     lines = [
-        _line("bandwidth", _rate(asked.get("bandwidth")), _rate(bandwidth), accuracy.get("bandwidth"), ""),
-        _line("latency", _milliseconds(asked.get("latency")), _milliseconds(latency), accuracy.get("latency"),
+        _line("bandwidth", _rate(asked.bandwidth), _rate(measured.bandwidth), accuracy.get("bandwidth"), ""),
+        _line("latency", _milliseconds(asked.latency), _milliseconds(latency), accuracy.get("latency"),
               f", by {made_by['latency']}" if made_by.get("latency") else ""),
     ]
     if made_by.get("limits"):
@@ -127,11 +124,9 @@ def background_load(result: Result) -> BackgroundLoad | None:
 
 
 def _loads(result: Result) -> Iterable[BackgroundLoad]:
-    hosts = result.get("hosts")
-    for host in hosts if isinstance(hosts, list) else ():
-        cpu = host.get("cpu") if isinstance(host, Mapping) else None
-        if isinstance(cpu, Mapping):
-            yield BackgroundLoad(str(host["hostname"]), cpu["foreign"], host["cores"], cpu["seconds"])
+    for host in result.hosts:
+        if host.cpu is not None:
+            yield BackgroundLoad(host.hostname, host.cpu.foreign, host.cores, host.cpu.seconds)
 
 
 def is_loaded(result: Result) -> bool:
@@ -149,7 +144,7 @@ def slowdown(result: Result) -> float:
     used = [load.used for load in _loads(result) if load.matters]
     if not used:
         return 0.0
-    total = max(used) if result.get("launcher") == "emulated" else sum(used)
+    total = max(used) if result.launcher == "emulated" else sum(used)
     return -math.log(1 - min(total, _MOST_USED))
 
 
@@ -160,7 +155,7 @@ def load_note(results: Sequence[Result]) -> str:
         return ""
     worst = max(loads, key=lambda load: load.share)
     used = f"other programs used {'up to ' if len({str(load) for load in loads}) > 1 else ''}{worst}"
-    several_hosts = any(len(result.get("hosts") or ()) > 1 for result in results)
+    several_hosts = any(len(result.hosts) > 1 for result in results)
     where = f" of {worst.host}" if several_hosts else ""
     if len(results) == 1:
         return f"{used}{where}"
@@ -170,31 +165,35 @@ def load_note(results: Sequence[Result]) -> str:
 
 def differences(before: Result, after: Result) -> list[str]:
     """`training examples 1,200 → 1,500`, and so on; empty for two runs of the same data, as far as they record it."""
-    old, new = before.get("data"), after.get("data")
-    if not old or not new:
+    if before.data is None or after.data is None:
         return []
-    counts = {"training examples": (_training(old), _training(new)), "test examples": (old["test"], new["test"])}
+    return _changes(before.data, after.data, same_seed=before.seed == after.seed)
+
+
+def _changes(old: Data, new: Data, *, same_seed: bool) -> list[str]:
+    counts = {"training examples": (_training(old), _training(new)), "test examples": (old.test, new.test)}
     found = [f"{what} {first:,} → {second:,}" for what, (first, second) in counts.items() if first != second]
     if found:
         return found
-    prints = old.get("fingerprint"), new.get("fingerprint")
+    prints = old.fingerprint, new.fingerprint
     # A function of the user's own may make other data for each seed.
-    comparable = not (old.get("seeded") or new.get("seeded")) or before.get("seed") == after.get("seed")
+    comparable = same_seed or not (old.seeded or new.seeded)
     if comparable and None not in prints and prints[0] != prints[1]:
         return [f"other examples, as many as before (fingerprint {prints[0]} → {prints[1]})"]
     return []
 
 
-def _training(data: Mapping[str, Any]) -> int:
+def _training(data: Data) -> int:
     """Examples that were not held out for the test; how many of them validate is up to the job."""
-    return int(data["train"]) + int(data["validation"])
+    return data.train + data.validation
 
 
-def change_note(earlier: Iterable[Result], result: Result) -> str:
-    """What differs between the data of a run and those of the newest of earlier runs that asked for the same; empty if
-    nothing does."""
-    same = newest([one for one in earlier if _request(one) == _request(result) and one.get("data")])
-    return next((", ".join(found) for one in same if (found := differences(one, result))), "")
+def change_note(earlier: Iterable[Result], job: Job, data: Data) -> str:
+    """What differs between the data of a job's run and those of the newest of earlier runs that asked for the same;
+    empty if nothing does."""
+    same = newest([run for run in earlier if _request(run) == job.dataset and run.data is not None])
+    changes = (_changes(run.data, data, same_seed=run.seed == job.seed) for run in same if run.data is not None)
+    return next((", ".join(found) for found in changes if found), "")
 
 
 def versions(results: Sequence[Result]) -> list[int]:
@@ -205,7 +204,7 @@ def versions(results: Sequence[Result]) -> list[int]:
     for at in _in_order(results):
         request, result = _request(results[at]), results[at]
         known = members.setdefault(request, [])
-        if not result.get("data"):
+        if result.data is None:
             found[at] = last.get(request, 0)
             continue
         fits = [number for number, group in enumerate(known)
@@ -218,54 +217,46 @@ def versions(results: Sequence[Result]) -> list[int]:
     return found
 
 
-def newest(results: Sequence[R]) -> list[R]:
+def newest(results: Sequence[Result]) -> list[Result]:
     """The runs of the newest data of each data set: by them alone a race is decided while it runs."""
     number = versions(results)
     last = {_request(results[at]): number[at] for at in _in_order(results)}
     return [result for at, result in enumerate(results) if number[at] == last[_request(result)]]
 
 
-def with_data(result: R, version: str, change: str) -> R:
-    """The result with the name of its data, and how they changed."""
-    more = {"data_version": version, "data_change": change}
-    typed = result if isinstance(result, TypedResult) else None
-    return cast("R", {**result, **more} if typed is None else typed.model_copy(update=more))
-
-
-def labelled(results: Sequence[R]) -> list[R]:
+def labelled(results: Sequence[Result]) -> list[Result]:
     """The results, those of a data set that changed with a name of their data, and with what changed."""
     number, found = versions(results), list(results)
     for request in {_request(result) for result in results}:
         mine = [at for at in _in_order(results) if _request(results[at]) == request]
         firsts: dict[int, Result] = {}
         for at in mine:
-            if results[at].get("data"):
+            if results[at].data is not None:
                 firsts.setdefault(number[at], results[at])
         if len(firsts) < 2:
             continue
-        names = _names(firsts)
+        names = _names({version: run.data for version, run in firsts.items() if run.data is not None})
         pairs = zip(list(firsts.values())[:-1], list(firsts.values())[1:], strict=True)
         change = "; then ".join(", ".join(differences(*pair)) for pair in pairs)
         for at in mine:
-            found[at] = with_data(results[at], names[number[at]], change)
+            found[at] = results[at].model_copy(update={"data_version": names[number[at]], "data_change": change})
     return found
 
 
-def _names(firsts: Mapping[int, Result]) -> dict[int, str]:
+def _names(versions: Mapping[int, DataRecord]) -> dict[int, str]:
     """`1,200 training examples`, or `fingerprint 3f2a…` where that tells versions no better apart."""
     for form in ("{training:,} training examples", "{training:,} training and {test:,} test examples",
                  "fingerprint {fingerprint}"):
-        names = {number: form.format(training=_training(result["data"]), test=result["data"]["test"],
-                                     fingerprint=result["data"].get("fingerprint"))
-                 for number, result in firsts.items()}
+        names = {number: form.format(training=_training(data), test=data.test, fingerprint=data.fingerprint)
+                 for number, data in versions.items()}
         if len(set(names.values())) == len(names):
             return names
-    return {number: f"version {number + 1}" for number in firsts}
+    return {number: f"version {number + 1}" for number in versions}
 
 
 def data_note(results: Iterable[Result]) -> str:
     """A sentence on data that changed during the race; empty if they did not."""
-    changes = dict.fromkeys(str(result["data_change"]) for result in results if result.get("data_change"))
+    changes = dict.fromkeys(result.data_change for result in results if result.data_change)
     if not changes:
         return ""
     return (f"The data changed during the race ({'; '.join(changes)}): runs on different data are not compared with "
@@ -273,7 +264,7 @@ def data_note(results: Iterable[Result]) -> str:
 
 
 def _request(result: Result) -> str:
-    return str((result.get("job") or result).get("dataset"))
+    return result.dataset if result.job is None else result.job.dataset
 
 
 def _in_order(results: Sequence[Result]) -> list[int]:
@@ -281,4 +272,4 @@ def _in_order(results: Sequence[Result]) -> list[int]:
 
 
 def _started(result: Result) -> float:
-    return float(result.get("started") or math.inf)
+    return result.started or math.inf

@@ -15,25 +15,19 @@ from typing import Any
 
 from velodrome.job.job import Job, job_fields
 from velodrome.job.resolve import strategy_fields
+from velodrome.job.result import Result
 from velodrome.job.script import FIELDS, differences, fields_in
 
 
-def implementation_kind(result: Mapping[str, Any]) -> str:
-    """`velodrome` or `stock`; results of versions that had only one implementation name none."""
-    reported = result.get("implementation")
-    return str(reported.get("kind", "velodrome")) if isinstance(reported, Mapping) else "velodrome"
-
-
-def implementation_lines(result: Mapping[str, Any]) -> list[str]:
+def implementation_lines(result: Result) -> list[str]:
     """The form with its path, then the parts of each side: `velodrome over shared-memory`, `Velodrome: …`,
     `framework: …`; empty if the result reports none."""
-    reported = result.get("implementation")
-    if not isinstance(reported, Mapping):
+    reported = result.implementation
+    if reported is None:
         return []
-    path = f" over {reported['path']}" if reported.get("path") else ""
-    sides = (("own", "Velodrome"), ("framework", "framework"))
-    parts = [f"{whose}: {', '.join(map(str, reported[key]))}" for key, whose in sides if reported.get(key)]
-    return [implementation_kind(result) + path, *parts]
+    path = f" over {reported.path}" if reported.path else ""
+    sides = {"Velodrome": reported.own, "framework": reported.framework}
+    return [f"{reported.kind}{path}", *(f"{whose}: {', '.join(parts)}" for whose, parts in sides.items() if parts)]
 
 
 #: Fields of a job that do not distinguish configurations: the repetition, time limits and checkpoints.
@@ -79,15 +73,26 @@ class Configuration:
     fields: Mapping[str, Any] = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> Configuration:
+    def of(cls, result: Result) -> Configuration:
         """The configuration of a result; fields of its job are taken where the result carries one."""
-        fields = {name: result[name] for name in _RESULT_FIELDS if name in result}
-        fields["implementation"] = implementation_kind(result)
-        if job := result.get("job") or {}:
+        recorded = result.model_fields_set | {"target"}
+        fields = {name: getattr(result, name) for name in _RESULT_FIELDS if name in recorded}
+        # Results of versions that had only one implementation name none.
+        fields["implementation"] = "velodrome" if result.implementation is None else result.implementation.kind
+        return cls._of(fields, result.job_as_written or {}, result.data_version)
+
+    @classmethod
+    def of_job(cls, job: Job) -> Configuration:
+        """The configuration of the runs of a job."""
+        return cls._of({"implementation": "velodrome"}, job.model_dump())
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any], job: Mapping[str, Any], data_version: str | None = None) -> Configuration:
+        if job:
             # A job of an earlier version lacks fields that are newer: it ran with their defaults.
             fields = {**fields, **job, **{name: value for name, value in _defaults() if name not in {*fields, *job}}}
-        if version := result.get("data_version"):  # of data that changed during a race (`conditions.py`)
-            fields["data"] = version
+        if data_version:  # of data that changed during a race (`conditions.py`)
+            fields["data"] = data_version
         is_script = fields.get("script") is not None
         unknown = _OF_MODEL - fields_in(str(fields.get("script_args") or "")) if is_script else frozenset[str]()
         fields = {name: value for name, value in fields.items() if name not in NOT_CONFIGURED | unknown}

@@ -9,7 +9,7 @@ time for the exchange with the others; workers beyond the number of cores take t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from velodrome.catalog.exchange import Exchange
 from velodrome.catalog.registry import SINGLE, strategy_of
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.tasks.registry import task_of
 
 #: Examples of 28×28 pixels that one core trains in a second, in round numbers.
@@ -141,23 +142,23 @@ def is_alike(first: Job, second: Job) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in _ALIKE)
 
 
-def known_of(result: Mapping[str, Any], job: Job, examples: int | None) -> Known | None:
+def known_of(result: Result, job: Job, examples: int | None) -> Known | None:
     """What a finished run shows; None if it did not measure it."""
-    seconds, history = result["seconds"], result.get("history") or []
-    rate, train = (result.get("throughput") or {}).get("examples_per_second"), seconds.get("train")
+    seconds, history = result.seconds, result.history
+    rate, train = result.throughput.examples_per_second, seconds.train
     if job.script is not None or not rate or not history or train is None:
         return None
     trained = amount_of(job, examples, len(history)) / rate
-    evaluate = [entry.get("evaluate_seconds") or 0.0 for entry in history]
-    imports = [(node.get("phases") or {}).get("import", 0.0) for node in result.get("nodes") or ()]
-    rest = max(0.0, seconds["total"] - seconds["startup"] - train - sum(evaluate))
+    evaluate = sum(epoch.evaluate_seconds for epoch in history)
+    importing = max((node.phases.get("import", 0.0) for node in result.nodes), default=0.0)
+    rest = max(0.0, seconds.total - seconds.startup - train - evaluate)
     end = min(rest, max(_END, rest / (len(history) + 1)))
     timing = Timing(
-        seconds["startup"], rate, max(0.0, train - trained), sum(evaluate) / len(evaluate), train,
-        max(imports, default=0.0), (rest - end) / len(history), end,
+        seconds.startup, rate, max(0.0, train - trained), evaluate / len(history), train, importing,
+        (rest - end) / len(history), end,
     )
-    cores = (result.get("machine") or {}).get("cores") or 1
-    return Known(job, timing, cores, reached=len(history) if result.get("reached_target") else 0)
+    cores = result.machine.cores if result.machine is not None else 0
+    return Known(job, timing, cores or 1, reached=len(history) if result.reached_target else 0)
 
 
 def amount_of(job: Job, examples: int | None, epochs: int | None = None) -> float:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from velodrome.job.job import Target
-from velodrome.job.result import Result, ended_early
+from velodrome.job.result import Result
 from velodrome.judge.advice import Commands
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
@@ -281,7 +281,7 @@ def _too_slow(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def _least_seconds(row: Row) -> float:
-    ended = [result for result in row.failures if ended_early(result)]
+    ended = [result for result in row.failures if result.ended_early]
     return min(sum(epoch.seconds for epoch in result.history) for result in (*row.results, *ended))
 
 

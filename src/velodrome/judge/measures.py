@@ -150,7 +150,7 @@ def thesis_rate(result: Result) -> float | None:
     examples, seconds = result.examples_trained, result.seconds.train
     if not examples or not seconds or not result.batch_size:
         return None
-    examples_per_row = task_of_result(result).examples_per_row(result.job_as_written or {})
+    examples_per_row = 1 if result.job is None else task_of_result(result).examples_per_row(result.job)
     return examples / (result.batch_size * examples_per_row * seconds)
 
 

@@ -25,6 +25,8 @@ MOST_NUMBERS, MOST_NAMES = 1 << 26, 1 << 20
 #: How many times larger weights may be than the archive that holds them: Keras does not even compress them.
 _MOST_UNPACKED = 20
 _ARCHIVE = ".keras"
+#: Bytes of a description; an exported language model's has its vocabulary.
+LARGEST_DESCRIPTION = 1 << 28
 
 Axis = Annotated[int, Field(strict=True, ge=1, le=MOST_NUMBERS)]
 Shape = Annotated[list[Axis], Field(max_length=16)]

@@ -17,9 +17,8 @@ from jax import lax
 from jax import numpy as jnp
 from numpy.typing import NDArray
 
-from velodrome.catalog import networks
-from velodrome.catalog.models import check_shape, models_for, text_models, zoo_model
-from velodrome.catalog.networks import Lstm, Sized, Transformer
+from velodrome.catalog import models as zoo
+from velodrome.catalog.models import Lstm, Sized, Transformer, check_shape, models_for, text_models, zoo_model
 from velodrome.errors import BadRequest
 
 #: Of normalisation: what is added to the variance, and how fast moving statistics follow.
@@ -140,7 +139,7 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype:
     if about.takes != "images" or not isinstance(about.network, tuple):
         raise BadRequest(f"--model {name!r} takes no images: choose {', '.join(models_for('images'))}")
     check_shape(name, shape)
-    layers = list(networks.sized(about.network, shape, classes))
+    layers = list(zoo.sized(about.network, shape, classes))
     weights, buffers = _initial(layers, about.start, np.random.default_rng(seed), dtype)
 
     def apply(tensors: Tensors, images: jax.Array, training: Training | None) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -149,7 +148,7 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype:
             hidden = _computed(each, tensors, hidden, training, changed)
         return hidden, changed
 
-    return Network(weights, apply, buffers, loops=not about.contains(networks.Conv))
+    return Network(weights, apply, buffers, loops=not about.contains(zoo.Conv))
 
 
 def _computed(
@@ -163,26 +162,26 @@ def _computed(
         return _batch_normalised(tensors, f"{name}.norm{number}", convolved, training, changed)
 
     match each.layer:
-        case networks.Augment():
+        case zoo.Augment():
             return inputs if training is None else augment(inputs, training.key)
-        case networks.Flatten():
+        case zoo.Flatten():
             return inputs.reshape(len(inputs), -1)
-        case networks.Dense():
+        case zoo.Dense():
             return dense(tensors, name, inputs)
-        case networks.Conv(_, _, padding, bias):
+        case zoo.Conv(_, _, padding, bias):
             convolved = convolution(tensors[f"{name}.weight"], inputs, padding)
             return convolved + tensors[f"{name}.bias"] if bias else convolved
-        case networks.Norm():
+        case zoo.Norm():
             return _batch_normalised(tensors, name, inputs, training, changed)
-        case networks.Pool():
+        case zoo.Pool():
             return pooled(inputs)
-        case networks.Activation(function):
+        case zoo.Activation(function):
             return jax.nn.relu(inputs) if function == "relu" else jnp.tanh(inputs)
-        case networks.Residual(filters, stride):
+        case zoo.Residual(filters, stride):
             inside = normalised(2, jax.nn.relu(normalised(1, inputs, stride)))
             new = (0, filters - each.before[-1])
             return jax.nn.relu(inside + jnp.pad(inputs[:, ::stride, ::stride], ((0, 0), (0, 0), (0, 0), new)))
-        case networks.Average():
+        case zoo.Average():
             return inputs.mean((1, 2))
     raise NotImplementedError(each.layer)
 
@@ -207,16 +206,16 @@ def _initial(layers: Sequence[Sized], start: str, generator: np.random.Generator
 
     for name, layer, before, after in layers:
         match layer:
-            case networks.Dense():
+            case zoo.Dense():
                 draw(name, after[0], before[0])
                 weights[f"{name}.bias"] = np.zeros(after[0], dtype)
-            case networks.Conv(filters, size, _, bias):
+            case zoo.Conv(filters, size, _, bias):
                 draw(name, filters, before[-1], size, size)
                 if bias:
                     weights[f"{name}.bias"] = np.zeros(filters, dtype)
-            case networks.Norm():
+            case zoo.Norm():
                 norm(name, after[-1])
-            case networks.Residual(filters, _):
+            case zoo.Residual(filters, _):
                 for number, channels in ((1, before[-1]), (2, filters)):
                     draw(f"{name}.conv{number}", filters, channels, 3, 3)
                     norm(f"{name}.norm{number}", filters)

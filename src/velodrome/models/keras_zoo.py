@@ -16,9 +16,8 @@ from functools import partial
 import keras
 from keras import layers
 
-from velodrome.catalog import networks
-from velodrome.catalog.models import check_shape, text_models, zoo_model
-from velodrome.catalog.networks import Lstm, Transformer
+from velodrome.catalog import models as zoo
+from velodrome.catalog.models import Lstm, Transformer, check_shape, text_models, zoo_model
 from velodrome.errors import BadRequest
 
 _EPSILON = 1e-5
@@ -36,7 +35,7 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> keras.Model:
         check_shape(name, shape)
     assert isinstance(about.network, tuple), "layers one after another"
     inputs, made = keras.Input(shape), _layers(about.network, about.start, classes)
-    if not about.contains(networks.Residual):
+    if not about.contains(zoo.Residual):
         return keras.Sequential([inputs, *made], name=name)
     now = inputs
     for layer in made:
@@ -45,34 +44,34 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> keras.Model:
 
 
 def _layers(
-    described: Sequence[networks.Layer], start: str, classes: int
+    described: Sequence[zoo.Layer], start: str, classes: int
 ) -> Iterator[Callable[[keras.KerasTensor], keras.KerasTensor]]:
     """Layers, and functions of several."""
     weights = _he_normal if start == "he-normal" else keras.initializers.GlorotUniform
-    before: networks.Layer | None = None
+    before: zoo.Layer | None = None
     for layer, following in zip(described, (*described[1:], None), strict=True):
         match layer:
-            case networks.Augment():
+            case zoo.Augment():
                 yield layers.RandomFlip("horizontal")
                 yield layers.RandomTranslation(0.1, 0.1, fill_mode="nearest", interpolation="nearest")
                 yield layers.RandomBrightness(0.1, value_range=(0.0, 1.0))
-            case networks.Flatten():
+            case zoo.Flatten():
                 yield layers.Flatten()
-            case networks.Dense(units):
-                activation = following.function if isinstance(following, networks.Activation) else None
+            case zoo.Dense(units):
+                activation = following.function if isinstance(following, zoo.Activation) else None
                 yield layers.Dense(units or classes, activation=activation, kernel_initializer=weights())
-            case networks.Conv(filters, size, padding, bias):
+            case zoo.Conv(filters, size, padding, bias):
                 around = "same" if padding else "valid"
                 yield layers.Conv2D(filters, size, padding=around, use_bias=bias, kernel_initializer=weights())
-            case networks.Norm():
+            case zoo.Norm():
                 yield _norm_of_batch()
-            case networks.Pool():
+            case zoo.Pool():
                 yield layers.MaxPooling2D(2)
-            case networks.Residual(filters, stride):
+            case zoo.Residual(filters, stride):
                 yield partial(_residual, filters=filters, stride=stride)
-            case networks.Average():
+            case zoo.Average():
                 yield layers.GlobalAveragePooling2D()
-            case networks.Activation(function) if not isinstance(before, networks.Dense):
+            case zoo.Activation(function) if not isinstance(before, zoo.Dense):
                 yield layers.Activation(function)
         before = layer
 

@@ -15,15 +15,14 @@ import numpy as np
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
-from velodrome.catalog import networks
-from velodrome.catalog.models import MODELS, check_shape, models_for, zoo_model
-from velodrome.catalog.networks import Lstm, Sized
+from velodrome.catalog import models as zoo
+from velodrome.catalog.models import MODELS, Lstm, Sized, check_shape, models_for, zoo_model
 from velodrome.errors import BadRequest
 
 #: Hidden and cell state of every row, each (layers, rows, units).
 State = list[Any]
 #: The networks of images that this interpreter can build.
-_KNOWN = models_for("images", without=(networks.Residual, networks.Norm, networks.Average))
+_KNOWN = models_for("images", without=(zoo.Residual, zoo.Norm, zoo.Average))
 #: Models that change their training images at random.
 AUGMENTED = tuple(model.name for model in MODELS if model.draws)
 
@@ -112,16 +111,16 @@ def _layer(each: Sized) -> Any:
     """The block of a layer; None for augmentation, which changes images before they are fed."""
     before, after = each.before[-1], each.after[-1]
     match each.layer:
-        case networks.Flatten():
+        case zoo.Flatten():
             # With one channel there is no order of channels, and nothing to copy.
             return nn.Flatten() if before == 1 else Flatten()
-        case networks.Dense():
+        case zoo.Dense():
             return nn.Dense(after, in_units=before)
-        case networks.Conv(filters, size, padding, bias):
+        case zoo.Conv(filters, size, padding, bias):
             return nn.Conv2D(filters, size, padding=padding, in_channels=before, use_bias=bias)
-        case networks.Pool():
+        case zoo.Pool():
             return nn.MaxPool2D(2)
-        case networks.Activation(function):
+        case zoo.Activation(function):
             return nn.Activation(function)
     return None
 
@@ -134,7 +133,7 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype:
                          "or another engine")
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
-    layers = {each.name: _layer(each) for each in networks.sized(about.network, (height, width, channels), classes)}
+    layers = {each.name: _layer(each) for each in zoo.sized(about.network, (height, width, channels), classes)}
     return _started(Named({name: layer for name, layer in layers.items() if layer is not None}), seed, dtype)
 
 

@@ -6,17 +6,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velodrome import files
 from velodrome.data.tables.encoding import Encoding
-from velodrome.models.description import MOST_NAMES, MOST_NUMBERS
-from velodrome.models.recipe import LARGEST_DESCRIPTION
+from velodrome.models.description import LARGEST_DESCRIPTION, MOST_NAMES, MOST_NUMBERS
 from velodrome.printable import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from velodrome.data.examples import ArrayField, ExampleSet
+    from velodrome.job.job import Job
 
 ONNX = "model.onnx"
 SERVED = "serving.json"
@@ -143,3 +150,61 @@ class Served(BaseModel):
             place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
             why = first["msg"].removeprefix("Value error, ")
             raise ValueError(shown(f"{place}: {why}" if place else why, 300)) from None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an engine wrote: its own outputs for the examples, and what only it knows about the graph."""
+
+    #: Of a language model, the scores of the word after the last one.
+    expected: NDArray[Any]
+    state: tuple[ServedState, ...] = ()
+    only_batch: int | None = None
+
+
+def served_model(task: str, job: Job, data: Any, about: Mapping[str, Any], exported: Exported) -> Served:
+    """What the server must know: from the data set, which names classes, and from the saved model."""
+    common: dict[str, Any] = {
+        "task": task, "model": job.model, "engine": job.engine or about["engine"],
+        "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
+    }
+    if data.kind != "text":
+        inputs = tuple(
+            ServedInput(name=column.name, shape=column.shape, dtype=_fed(column), image=column.image)
+            for column in data.inputs
+        )
+        columns = dict(data.columns)
+        return Served(
+            kind=data.kind if task == "classification" else "arrays", inputs=inputs,
+            classes=_outputs_of(data, task, columns), brightest=1 / data.scale, pixels=_pixels(about),
+            columns=columns, **common,
+        )
+    stateful = bool(exported.state)
+    return Served(
+        kind="text", inputs=(ServedInput(name="words", shape=(1,) if stateful else (-1,), dtype="int64"),),
+        vocabulary=tuple(data.vocabulary), context=1 if stateful else about["context"], state=exported.state, **common,
+    )
+
+
+def _fed(column: ArrayField) -> Dtype:
+    """The format in which the graph takes an input."""
+    if column.is_byte_image:
+        return "uint8"
+    return "int64" if column.is_whole and column.dtype != "bool" else "float32"
+
+
+def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: about[name] for name in ("pixels", "scale", "offset") if name in about}
+
+
+def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
+    return tuple(names) or tuple(str(number) for number in range(classes or 0))
+
+
+def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
+    if task in ("classification", "multi-label"):
+        return _names(data.class_names, data.classes)
+    if task == "binary":
+        return _names(data.class_names, 2)
+    targets = tuple(column["name"] for column in columns.get("targets", ()))
+    return targets or tuple(data.class_names) or tuple(each.name for each in data.targets)

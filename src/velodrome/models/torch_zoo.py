@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from velodrome.catalog import networks
-from velodrome.catalog.models import check_shape, text_models, zoo_model
-from velodrome.catalog.networks import Lstm, Sized, Transformer
+from velodrome.catalog import models as zoo
+from velodrome.catalog.models import Lstm, Sized, Transformer, check_shape, text_models, zoo_model
 from velodrome.errors import BadRequest
 
 #: Hidden and cell state of every row: h and c, each (layers, rows, units).
@@ -174,7 +173,7 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
     assert isinstance(about.network, tuple), "layers one after another"
     model = nn.Sequential(OrderedDict(
         (each.name, _module(each, images=about.takes == "images"))
-        for each in networks.sized(about.network, shape, classes)
+        for each in zoo.sized(about.network, shape, classes)
     ))
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -190,23 +189,23 @@ def build(name: str, input_shape: Sequence[int], classes: int) -> nn.Module:
 def _module(each: Sized, *, images: bool) -> nn.Module:
     before, after = each.before[-1], each.after[-1]
     match each.layer:
-        case networks.Augment():
+        case zoo.Augment():
             return Augment()
-        case networks.Flatten():
+        case zoo.Flatten():
             return Flatten() if images else nn.Flatten()
-        case networks.Dense():
+        case zoo.Dense():
             return nn.Linear(before, after)
-        case networks.Conv(filters, size, padding, bias):
+        case zoo.Conv(filters, size, padding, bias):
             return nn.Conv2d(before, filters, size, padding=padding, bias=bias)
-        case networks.Norm():
+        case zoo.Norm():
             return nn.BatchNorm2d(after)
-        case networks.Pool():
+        case zoo.Pool():
             return nn.MaxPool2d(2)
-        case networks.Activation(function):
+        case zoo.Activation(function):
             return nn.ReLU() if function == "relu" else nn.Tanh()
-        case networks.Residual(filters, stride):
+        case zoo.Residual(filters, stride):
             return Residual(before, filters, stride)
-        case networks.Average():
+        case zoo.Average():
             return GlobalAverage()
     raise NotImplementedError(each.layer)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.launcher import Launcher
@@ -18,13 +17,13 @@ from velodrome.data.source import Description
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
+from velodrome.job.result import Result
 from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, estimate, is_alike, known_of
 from velodrome.machine import cores
-from velodrome.races.repetitions import similar
+from velodrome.races.folder import RaceFolder
 from velodrome.run.dry_run import RehearsalFailed, measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
-from velodrome.run.store import Store
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
 MOST_SECONDS, _ONE_SECONDS = 10.0, 2.5
@@ -40,7 +39,7 @@ class Costs:
 
     warm: bool = True
     #: Runs that finished, with their jobs.
-    runs: Sequence[tuple[Job, Mapping[str, Any]]] = ()
+    runs: Sequence[tuple[Job, Result]] = ()
     #: Seconds of training.
     measured: tuple[Known, ...] = ()
     #: Trials of scripts.
@@ -48,9 +47,9 @@ class Costs:
     _about: dict[tuple[str, float], Description] = field(default_factory=dict)
 
     @classmethod
-    def stored(cls, race: Store, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
+    def stored(cls, race: RaceFolder, jobs: Iterable[Job], cluster: Cluster, *, warm: bool = True) -> Costs:
         """What the runs of a race, and what lies beside it, show about these jobs."""
-        return cls(warm, similar(race, jobs, cluster.launcher.name))
+        return cls(warm, race.similar(jobs, cluster.launcher.name))
 
     def of(self, job: Job) -> Estimate:
         """How long a job will take, and what that rests on."""

@@ -8,28 +8,32 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from velodrome import files, folders
+from velodrome import files
 from velodrome.catalog.registry import DEFAULT_ENGINE
 from velodrome.clusters import environments
 from velodrome.clusters.registry import refuse_living
-from velodrome.errors import BadRequest, FolderGone
+from velodrome.clusters.yaml_files import LARGEST
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.job import names as published
+from velodrome.job.job import Job
 from velodrome.job.names import check_name, expand, varied_fields
 from velodrome.job.race import LIMITS, Entry, Race
 from velodrome.job.result import Result
-from velodrome.run.listing import ASIDE
+from velodrome.machine import describe_machine
+from velodrome.run.listing import ASIDE, runs_of, scan
 from velodrome.run.store import LOCK, LOCK_SECONDS, RunFolder, Store
-from velodrome.run.yaml_files import LARGEST
 
 #: Which jobs a race has announced and what they are expected to take.
 EXPECTED = "expected.json"
+#: Runs of a folder that are considered as similar ones, the newest first, and how many of those are read.
+_MOST_LOOKED_AT, _MOST_READ = 3000, 60
 
 
 class RaceFolder:
@@ -130,7 +134,7 @@ class RaceFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            folders.refuse_special_files(self.path)
+            files.refuse_special_files(self.path)
         except OSError as error:
             raise BadRequest(f"--name {self.path.name!r}: {error.filename}: {error.strerror}") from None
         lock = files.FileLock(self.path / LOCK)
@@ -164,6 +168,29 @@ class RaceFolder:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
         return {name: found for name, found in results.items() if found is not None and found.status == "finished"}
+
+    def similar(self, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, Result]]:
+        """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first:
+        of this race, and of everything else in the folder that it lies in.
+
+        Of a folder with very many runs only the newest are considered; those that cannot be read are skipped.
+        """
+        wanted = {(job.engine, job.model, job.dataset) for job in jobs}
+        machine, similar = describe_machine(), list[tuple[Job, Result]]()
+        for path in itertools.islice(_newest_runs(self.path.parent), _MOST_LOOKED_AT):
+            if len(similar) >= _MOST_READ:
+                break
+            folder = self.store.at(path) if path.parent == self.path else RunFolder(path)
+            result = folder.result()
+            if result is None or result.status != "finished" or (result.launcher or "local") != launcher:
+                continue
+            here = result.machine
+            if (result.engine, result.model, result.dataset) not in wanted or here is None:
+                continue
+            if (here.processor, here.cores) == (machine["processor"], machine["cores"]):
+                with suppress(VelodromeError):
+                    similar.append((folder.job(), result))
+        return similar
 
     def run(self, name: str) -> RunFolder:
         """The run of that name, if there is one."""
@@ -202,6 +229,13 @@ class RaceFolder:
 
     def _free(self, name: str) -> str:
         return next(itertools.dropwhile(self._exists, _archived(name)))
+
+
+def _newest_runs(runs: Path) -> Iterator[Path]:
+    """The runs of a folder and of its races, the newest first."""
+    for stored in reversed(scan(runs)):
+        inside = runs_of(stored.path) if stored.kind == "race" else [stored]
+        yield from (run.path for run in reversed(inside))
 
 
 def _archived(name: str) -> Iterator[str]:

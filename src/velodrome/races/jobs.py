@@ -14,10 +14,9 @@ from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget
-from velodrome.races.observer import RaceObserver
-from velodrome.races.parallel_jobs import Lanes, lanes_of, warm_engines
 from velodrome.races.plan import PlannedRace
-from velodrome.races.runs import RaceRuns, run_blocks
+from velodrome.races.request import RaceObserver
+from velodrome.races.runs import Lanes, RaceRuns, lanes_of, run_blocks, warm_engines
 from velodrome.races.until_sure import UntilSure, ending_of
 from velodrome.run import trust
 

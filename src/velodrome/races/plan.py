@@ -22,13 +22,11 @@ from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.estimate import Estimate, basis_of
 from velodrome.judge.phrases import as_option, in_full, in_list
 from velodrome.judge.phrases import in_words as duration
-from velodrome.races.check import check_race
+from velodrome.races.check import check_race, complete_race
 from velodrome.races.costs import MOST_SECONDS, Costs, worth_measuring
-from velodrome.races.default_race import complete_race
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget
-from velodrome.races.observer import SILENT, RaceObserver
-from velodrome.races.request import RaceRequest
+from velodrome.races.request import SILENT, RaceObserver, RaceRequest
 
 #: A race that takes longer is worth a word on how to ask for less.
 _LONG_WAIT = 900.0
@@ -138,7 +136,7 @@ def plan_race(asked: RaceRequest, cluster: Cluster, observer: RaceObserver = SIL
     if checked.unavailable and not (checked.entries and (asked.skip_unavailable or observer.skips(checked))):
         checked.refuse_unavailable()
     jobs = [entry.job for entry in checked.entries]
-    costs = Costs.stored(folder.store, jobs, cluster, warm=asked.warm)
+    costs = Costs.stored(folder, jobs, cluster, warm=asked.warm)
     planned = plan_entries(folder, race, checked.entries, cluster, costs)
     if asked.measure or (asked.measure is None and worth_measuring((one.job for one in planned.certain), costs)):
         ahead = {one.configuration: one.job for one in checked.entries if one.name not in planned.stored}
@@ -239,7 +237,7 @@ def _of_budget(planned: PlannedRace, found: Affordable, budget: Budget) -> list[
     if not found.left_out:
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
                 f"{duration(found.whole)}), as many as a verdict needs"] if count > 1 else []
-    configurations = {key: Configuration.of({"job": job.model_dump()}) for key, job in (
+    configurations = {key: Configuration.of_job(job) for key, job in (
         (entry.configuration, entry.job) for entry in planned.entries)}
     names = names_of(list(configurations.values()))
     out = in_list([names[configurations[key].key] for key in reversed(found.left_out)])

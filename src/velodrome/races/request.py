@@ -1,4 +1,4 @@
-"""A race as it was asked for: a file or fields, with other fields on top, its name, and how it is to run."""
+"""What a race starts with: the request (a file or fields, its name, and how it is to run), and who observes it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import hashlib
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from velodrome.clusters.registry import Where
+from velodrome.clusters.yaml_files import read_yaml
 from velodrome.errors import BadRequest
+from velodrome.events.models import Event
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import check_name
-from velodrome.job.race import LIMITS, Race, combinations, parse_race
+from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
 from velodrome.job.read import in_words
+from velodrome.job.result import Result
 from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run import trust
+from velodrome.run.attempt import JobFailed
 from velodrome.run.trust import Code
-from velodrome.run.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    from velodrome.judge.judge import Dropped
+    from velodrome.races.check import CheckedRace
+    from velodrome.races.plan import PlannedRace
 
 
 @dataclass(frozen=True)
@@ -129,3 +138,59 @@ def default_name(file: Race | str | Path | None, race: Race) -> str:
         return name[:100]
     raced = race.model_dump_json(exclude_defaults=True, exclude={*LIMITS, *(("baseline",) if race.baseline else ())})
     return f"race-{hashlib.sha256(raced.encode()).hexdigest()[:8]}"
+
+
+class RaceObserver:
+    """Every method does nothing by default."""
+
+    def planning(self) -> AbstractContextManager[object]:
+        """A context that is open while the race is planned."""
+        return nullcontext()
+
+    def data(self, done: int, total: int, label: str) -> None:
+        """How much of a data set has been fetched or read."""
+
+    def skips(self, checked: CheckedRace) -> bool:
+        """Whether to run what can run of a race of which not everything can."""
+        return False
+
+    def planned(self, plan: PlannedRace) -> RaceObserver:
+        """The plan is made; returns who observes the race from here."""
+        return self
+
+    def session(self) -> AbstractContextManager[object]:
+        """A context that is open from the plan to the verdict."""
+        return nullcontext()
+
+    def importing(self) -> AbstractContextManager[object]:
+        """A context that is open while warm processes import their engines."""
+        return nullcontext()
+
+    def running(self) -> AbstractContextManager[object]:
+        """A context that is open while jobs run."""
+        return nullcontext()
+
+    def stored(self, entry: Entry, result: Result) -> None:
+        """A job that finished in an earlier attempt."""
+
+    def begin(self, entry: Entry) -> None:
+        """A job starts."""
+
+    def event(self, entry: Entry, event: Event) -> None:
+        """An event of the running job."""
+
+    def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:
+        """A job ended: with its result, and the error if it failed."""
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+
+    def block(self, repetition: int, entries: Sequence[Entry]) -> None:
+        """A repetition with these jobs begins, in a race that runs until it is sure."""
+
+    def dropped(self, drop: Dropped) -> None:
+        """A configuration is out, in a race that runs until it is sure."""
+
+
+#: Observes nothing.
+SILENT = RaceObserver()

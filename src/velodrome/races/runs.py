@@ -1,25 +1,33 @@
-"""Runs the jobs of a race block by block: skips what is finished, continues after one that fails, and repeats what
-other programs disturbed at the end of its block. Attempts that do not count are archived beside the run."""
+"""Runs the jobs of a race block by block, several at a time where their hosts allow it.
+
+It skips what is finished, continues after a job that fails, and at the end of a block repeats what other programs
+disturbed. Attempts that do not count are archived beside the run.
+"""
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from itertools import groupby
 
+from velodrome.catalog.registry import engine_of
+from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.registry import Cluster
-from velodrome.errors import FolderGone, VelodromeError
+from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.events.models import DataEvent, Event
+from velodrome.job.job import Job
 from velodrome.job.race import Entry
 from velodrome.job.result import Result
 from velodrome.judge.conditions import background_load, change_note, is_loaded
 from velodrome.races.calibration import Calibration
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
-from velodrome.races.observer import RaceObserver
-from velodrome.races.parallel_jobs import Lanes
+from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed, record_failure
 from velodrome.run.execute import execute
 from velodrome.run.outcome import Failure
@@ -152,8 +160,7 @@ class RaceRuns:
 
     def _notice_change(self, entry: Entry, event: DataEvent) -> None:
         """Say at once if the data are not those of earlier runs."""
-        mine = {"job": entry.job.model_dump(), "seed": entry.job.seed, "data": event.as_json()}
-        changed = change_note(self.results.values(), mine)
+        changed = change_note(self.results.values(), entry.job, event)
         if changed and changed not in self._changes:
             self._changes.add(changed)
             self._observer.note(f"the data of {entry.name} differ from those of earlier runs of this race: {changed}; "
@@ -209,3 +216,72 @@ def run_blocks(runs: RaceRuns, entries: Sequence[Entry], budget: Budget | None =
 def _share(result: Result) -> float:
     load = background_load(result)
     return load.share if load is not None else 0.0
+
+
+#: How long interrupted jobs may take to end by themselves, and then without their hosts.
+_END_SECONDS, _CLOSE_SECONDS = 15.0, 60.0
+
+Attempt = Callable[[Entry, Launcher], None]
+
+
+def lanes_of(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> list[Launcher]:
+    """Launchers that can run these jobs at the same time: at most `parallel`, as many as there is room for if None.
+
+    One machine has one lane: jobs beside each other would disturb each other.
+    """
+    if parallel == 1 or not jobs:
+        return [launcher]
+    if not launcher.divisible:
+        if parallel is not None:
+            raise BadRequest(
+                f"--parallel {parallel}: jobs on one machine would disturb each other; leave it out, or choose a "
+                "cluster of several hosts with --on"
+            )
+        return [launcher]
+    return launcher.divide(jobs)[: min(parallel or len(jobs), len(jobs))]
+
+
+class Lanes:
+    """Runs jobs in lanes; an interruption of the command ends all of them."""
+
+    def __init__(self, launchers: Sequence[Launcher]) -> None:
+        self.launchers = list(launchers)
+        self._over = threading.Event()
+
+    def stop(self) -> Failure | None:
+        """Why the runs in lanes are to be ended now: the race was interrupted."""
+        return Failure("interrupted by Ctrl-C", cause="interrupt") if self._over.is_set() else None
+
+    def run(self, entries: Sequence[Entry], attempt: Attempt) -> None:
+        """Attempt all entries, each as soon as a lane is free."""
+        free, waiting = [*self.launchers], [*entries]
+        running: dict[Future[None], Launcher] = {}
+        with ThreadPoolExecutor(len(self.launchers), thread_name_prefix="velodrome-lane") as pool:
+            try:
+                while waiting or running:
+                    while waiting and free:
+                        launcher = free.pop(0)
+                        context = contextvars.copy_context()
+                        running[pool.submit(context.run, attempt, waiting.pop(0), launcher)] = launcher
+                    # Not for ever: a signal is handled between two waits.
+                    for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                        free.append(running.pop(future))
+                        future.result()
+            except BaseException:
+                with deferred():
+                    self._end(running)
+                raise
+
+    def _end(self, running: dict[Future[None], Launcher]) -> None:
+        """End the jobs that run: at once, and if that takes long by taking away their hosts."""
+        self._over.set()
+        left = wait(running, timeout=_END_SECONDS).not_done
+        for future in left:
+            with suppress(Exception):
+                running[future].close()
+        wait(left, timeout=_CLOSE_SECONDS)
+
+
+def warm_engines(entries: Iterable[Entry]) -> list[str]:
+    """The engines whose import the processes of these jobs can share; scripts start new interpreters."""
+    return list(dict.fromkeys(engine_of(entry.job).key for entry in entries if entry.job.script is None))

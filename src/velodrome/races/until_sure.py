@@ -24,9 +24,8 @@ from velodrome.judge.judge import MOST_FAILURES, Dropped, Judgement, TaskJudgeme
 from velodrome.judge.phrases import as_option, in_list
 from velodrome.races.folder import RaceFolder
 from velodrome.races.limits import Budget, EarlyEnd
-from velodrome.races.observer import RaceObserver
-from velodrome.races.parallel_jobs import warm_engines
-from velodrome.races.runs import RaceRuns
+from velodrome.races.request import RaceObserver
+from velodrome.races.runs import RaceRuns, warm_engines
 
 
 class UntilSure:
@@ -45,7 +44,7 @@ class UntilSure:
         for entry in entries:
             self._blocks.setdefault(entry.repetition, []).append(entry)
             self._of.setdefault(entry.configuration, []).append(entry)
-        jobs = {key: Configuration.of({"job": held[0].job.model_dump()}) for key, held in self._of.items()}
+        jobs = {key: Configuration.of_job(held[0].job) for key, held in self._of.items()}
         names = names_of(list(jobs.values()))
         self._names = {key: names[job.key] for key, job in jobs.items()}
         self._tasks = {key: job.task for key, job in jobs.items()}

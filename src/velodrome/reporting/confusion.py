@@ -53,20 +53,17 @@ def _cut(shown: int, tasks: int, large: int) -> str:
 def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
     found = []
     for task, members in tasks_of(rows).items():
-        counted = [row for row in members if _is_counted(row) and row.mean("accuracy") is not None]
+        counted = [row for row in members if _is_square(row) and row.mean("accuracy") is not None]
         if counted:
             best = max(counted, key=lambda row: row.mean("accuracy") or 0.0)
             found.append((task, best, best.representative.confusion or []))
     return found
 
 
-def _is_counted(row: Row) -> bool:
-    """Whether its run holds a square of counts; a file may hold anything."""
+def _is_square(row: Row) -> bool:
+    """Whether its run recorded a confusion matrix that is square; a file may hold any rows."""
     table = row.representative.confusion
-    return isinstance(table, list) and all(
-        isinstance(cells, list) and len(cells) == len(table) and all(isinstance(cell, int) for cell in cells)
-        for cells in table
-    )
+    return table is not None and all(len(cells) == len(table) for cells in table)
 
 
 def _names(result: Result, classes: int) -> list[str]:

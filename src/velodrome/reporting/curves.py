@@ -68,8 +68,8 @@ def metric_of(rows: Sequence[Row]) -> tuple[str, str]:
     usual = f"validation_{name}"
     if all(row.is_script for row in rows):
         first = (f"train_{name}", "validation_loss", "train_loss")
-        reported = dict.fromkeys(key for row in rows for result in row.results for entry in result["history"]
-                                 for key in entry if key.startswith(("validation_", "train_")))
+        reported = dict.fromkeys(key for row in rows for result in row.results for epoch in result.history
+                                 for key in epoch.as_json() if key.startswith(("validation_", "train_")))
         there = (field for field in (usual, *first, *reported) if any(epochs_of(row, field)[0] for row in rows))
         usual = next(there, usual)
     return usual, usual.replace("_", " ", 1)
@@ -84,19 +84,16 @@ def has_curves(rows: Sequence[Row]) -> bool:
 def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[float]]:
     """Epoch numbers, the values of all runs at each, and the median training seconds at its end."""
     numbers, values, clocks = [], [], []
-    longest = max(len(result["history"]) for result in row.results)
     elapsed = [0.0] * len(row.results)
-    for place in range(longest):
-        there = [
-            (index, result["history"][place]) for index, result in enumerate(row.results)
-            if place < len(result["history"])
-        ]
-        for index, entry in there:
-            elapsed[index] += entry["seconds"]
-        found = [entry[field] for _, entry in there if entry.get(field) is not None]
-        if found:
+    for place in range(max(len(result.history) for result in row.results)):
+        there = [(index, result.history[place]) for index, result in enumerate(row.results)
+                 if place < len(result.history)]
+        for index, epoch in there:
+            elapsed[index] += epoch.seconds
+        reported = [value for _, epoch in there if (value := epoch.value(field)) is not None]
+        if reported:
             numbers.append(place + 1)
-            values.append(found)
+            values.append(reported)
             clocks.append(median(elapsed[index] for index, _ in there))
     return numbers, values, clocks
 

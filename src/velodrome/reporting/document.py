@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from velodrome.events.result import Machine
 from velodrome.judge.budget import saving
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note, host_lines
@@ -20,7 +20,7 @@ from velodrome.races.jobs import stored_ending
 from velodrome.reporting import confusion, curves, tables, usage
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
-from velodrome.reporting.series import RunSeries, run_series
+from velodrome.reporting.series import RunSeries, hosts_of, run_series
 from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
 
@@ -57,6 +57,10 @@ class Report:
     commands: tuple[str, ...]
     series: dict[str, RunSeries]
     target: str | None
+    #: Of a study: what was published beside ours, and more figures and CSV files, by what their names end in.
+    published: tuple[Table, ...] = ()
+    more_pictures: Callable[[], Sequence[Picture]] = tuple
+    more_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -64,7 +68,8 @@ class Report:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        return tuple(table for table in (self.main, *self.pairwise, *self.more, self.failures) if table is not None)
+        return tuple(table for table in (self.main, *self.published, *self.pairwise, *self.more, self.failures)
+                     if table is not None)
 
 
 def make_report(record: RaceRecord, criteria: Criteria | None = None) -> Report:
@@ -113,13 +118,12 @@ def make_pictures(report: Report) -> list[Picture]:
         usage.node_curves(rows, report.series, spoken),
         usage.timeline(rows, report.series, spoken),
     ]
-    return [picture for picture in drawn if picture is not None]
+    return [*(picture for picture in drawn if picture is not None), *report.more_pictures()]
 
 
 def _series(row: Row) -> RunSeries:
     result = row.representative
-    folder = result.get("folder")
-    return run_series(result, RunFolder(folder).events() if folder else ())
+    return run_series(result.started, hosts_of(result), RunFolder(result.folder).events() if result.folder else ())
 
 
 def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -132,7 +136,7 @@ def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 
 def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     differing = varied(row.configuration for row in rows)
-    seeds = sorted({result["seed"] for row in rows for result in row.results if "seed" in result})
+    seeds = sorted({result.seed for row in rows for result in row.results if result.seed is not None})
     found = [(name.replace("_", " "), ", ".join(map(text_of, values))) for name, values in differing.items()]
     return (*found, ("seed", ", ".join(map(str, seeds))))
 
@@ -148,31 +152,30 @@ def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, st
     results = [result for row in rows for result in row.results]
     versions: dict[str, dict[str, None]] = {}
     for result in results:
-        for package, version in (result.get("versions") or {}).items():
-            versions.setdefault(package, {})[str(version)] = None
+        for package, version in result.versions.items():
+            versions.setdefault(package, {})[version] = None
     found = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
-    machines = dict.fromkeys(_machine(result["machine"]) for result in results if result.get("machine"))
+    machines = dict.fromkeys(_machine(result.machine) for result in results if result.machine is not None)
     found += [("machine", machine) for machine in machines]
     found += [("host", line) for line in dict.fromkeys(line for result in results for line in host_lines(result))]
-    hosts = sorted({node.get("host", "") for result in results for node in result["nodes"]})
+    hosts = sorted({node.host for result in results for node in result.nodes})
     if hosts:
         found.append(("hosts", ", ".join(hosts[:20]) + (f" and {len(hosts) - 20} more" if len(hosts) > 20 else "")))
-    times = [result[end] for result in results for end in ("started", "ended") if result.get(end)]
+    times = [moment for result in results for moment in (result.started, result.ended) if moment]
     if times:
         found.append(("ran", f"{_stamp(min(times))} to {_stamp(max(times))}"))
     for row in rows:
         for lines in dict.fromkeys(tuple(implementation_lines(result)) for result in row.results):
             found += [(f"implementation of {row.label}", "; ".join(lines))] if lines else []
-    parameters = sorted({result["parameters"] for result in results if result.get("parameters")})
+    parameters = sorted({result.parameters for result in results if result.parameters})
     if parameters:
         found.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
     return tuple(dict.fromkeys(found))
 
 
-def _machine(about: dict[str, Any]) -> str:
-    size = about.get("memory_bytes")
-    memory = f"{size / 2**30:.0f} GiB memory" if isinstance(size, int | float) else "memory not known"
-    return f"{about.get('processor')}, {about.get('cores')} cores, {memory}, {about.get('system')}"
+def _machine(machine: Machine) -> str:
+    return (f"{machine.processor}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB memory, "
+            f"{machine.system}")
 
 
 def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -189,11 +192,11 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     if any(field.get("batch_scope") == "per-worker" and field["workers"] > 1 for field in fields):
         notes.append("With a batch per worker, more workers process more examples per step or make more steps at once: "
                      "throughput may rise while accuracy per epoch falls.")
-    hosts = {node.get("host") for row in rows for result in row.results for node in result["nodes"]}
+    hosts = {node.host for row in rows for result in row.results for node in result.nodes}
     if len(hosts) == 1 and any(row.processes > 1 for row in rows):
         notes.append("All processes ran on one host: they shared its cores and memory, and no gradient crossed a "
                      "network.")
-    warmup = sorted({result["throughput"].get("warmup_steps", 0) for row in rows for result in row.results})
+    warmup = sorted({result.throughput.warmup_steps for row in rows for result in row.results})
     if warmup and warmup[-1]:
         span = str(warmup[-1]) if len(warmup) == 1 else f"{warmup[0]} to {warmup[-1]}"
         notes.append(f"Throughput leaves out the first {span} training steps of a run as warm-up.")
@@ -201,7 +204,7 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
         several = len(record.missing) > 1
         notes.append(f"{len(record.missing)} run{'s' if several else ''} of the race {'have' if several else 'has'} "
                      "not started yet.")
-    running = sum(result["status"] == "running" for result in record.results)
+    running = sum(result.status == "running" for result in record.results)
     if running:
         notes.append(f"The race was running when this report was written: {running} unfinished.")
     if record.aside:

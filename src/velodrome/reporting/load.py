@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
@@ -26,7 +27,6 @@ from velodrome.judge.criteria import Criteria, Price, criteria_of
 from velodrome.judge.judge import Failure, Judgement, judge
 from velodrome.run.listing import ASIDE
 from velodrome.run.store import RunFolder, Store, examples_trained, reason_of
-from velodrome.run.yaml_files import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def load_race(runs: Path, name: str, store: Store | None = None) -> RaceRecord:
         try:
             result = _result(folder, job, fields)
         except _UnreadableError as error:
-            task = Configuration.of({"job": fields}).task
+            task = Configuration.of_job(job).task
             failures.append(Failure(folder.name, "unreadable", str(error), task))
             continue
         results.append(result)

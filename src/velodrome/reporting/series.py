@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from velodrome.events.fields import RESOURCES, Resource
 from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
+from velodrome.job.result import Result
 
 Process = tuple[str, int]
 
@@ -33,6 +33,8 @@ class FaultSpan:
 
 NETWORK = Resource("network_rate", "network", "MiB/s", ",.2f", 2.0**20)
 LOOPBACK = Resource("loopback_rate", "loopback", "MiB/s", ",.2f", 2.0**20)
+#: What a host received, within itself included.
+INBOUND = Resource("inbound_rate", "received", "MiB/s", ",.2f", 2.0**20)
 #: What is drawn and tabulated over time: the resources of processes, then the rates of their hosts.
 CURVES = (*RESOURCES, NETWORK, LOOPBACK)
 
@@ -43,7 +45,7 @@ class Samples:
 
     host: str = ""
     seconds: list[float] = field(default_factory=list)
-    values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in CURVES})
+    values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in (*CURVES, INBOUND)})
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,19 @@ def name_of(process: Process) -> str:
     return f"{process[0]} {process[1]}"
 
 
-def run_series(result: Mapping[str, Any], events: Iterable[EventBase]) -> RunSeries:
-    """Return the spans and samples of a run, by the controller's clock."""
-    hosts = {(node["role"], node["rank"]): node.get("host", "") for node in result["nodes"]}
+def hosts_of(result: Result) -> dict[Process, str]:
+    """The processes of a run and their hosts."""
+    return {(node.role, node.rank): node.host for node in result.nodes}
+
+
+def run_series(began: float, hosts: Mapping[Process, str], events: Iterable[EventBase]) -> RunSeries:
+    """Return the spans and samples of a run by the controller's clock, for each process of `hosts`."""
     spans: dict[Process, list[Span]] = {process: [] for process in hosts}
     samples = {process: Samples(host) for process, host in hosts.items()}
     opened: dict[tuple[Process, str], float] = {}
     #: How far the controller's clock is ahead of the one of a process's host.
     offsets: dict[Process, float] = {}
-    began, latest = float(result["started"]), 0.0
+    latest = 0.0
     faults: dict[str, FaultSpan] = {}
     for event in events:
         if isinstance(event, FaultEvent):
@@ -107,7 +113,10 @@ def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None
     gap = max(0.2, seconds - samples.seconds[-1]) if samples.seconds else 1.0
     samples.seconds.append(seconds)
     network = event.network
-    seen = event.values() | {NETWORK.name: (network.inbound + network.out) / gap, LOOPBACK.name: network.loopback / gap}
+    seen = event.values() | {
+        NETWORK.name: (network.inbound + network.out) / gap, LOOPBACK.name: network.loopback / gap,
+        INBOUND.name: (network.inbound + network.loopback) / gap,
+    }
     for name, values in samples.values.items():
         values.append(seen.get(name, math.nan))
 

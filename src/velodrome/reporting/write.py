@@ -108,7 +108,7 @@ def to_latex(report: Report) -> str:
 
 def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
     # A reason can be a long sentence, so its column wraps; names do not.
-    last = "p{0.5\\linewidth}" if table.name == "failures" else None
+    last = "p{0.5\\linewidth}" if table.name in ("failures", "claims") else None
     columns = ["r" if column.numeric else "l" for column in table.columns]
     if last:
         columns[-1] = last
@@ -183,7 +183,7 @@ def nodes_to_csv(report: Report) -> str:
     lines = []
     for row in report.rows:
         for process, samples in report.series[row.name].samples.items():
-            line: list[object] = [row.name, row.representative["run"], name_of(process), samples.host]
+            line: list[object] = [row.name, row.representative.run, name_of(process), samples.host]
             for curve in CURVES:
                 extent = Extent.of(samples.values[curve.name])
                 line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]
@@ -242,6 +242,7 @@ def write_report(
     else:
         texts[path] = to_csv(report.rows)
         texts[path.with_name(f"{path.stem}-processes{path.suffix}")] = nodes_to_csv(report)
+        texts |= {path.with_name(f"{path.stem}-{name}{path.suffix}"): text for name, text in report.more_files.items()}
     written = []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from velodrome import files
-from velodrome.clusters.admission import Admitted
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import AllocationEnded, Launcher
 from velodrome.clusters.plan import Plan, make_plan
-from velodrome.errors import BadRequest, FolderGone, RunFailed, VelodromeError
+from velodrome.clusters.preflight import Admitted
+from velodrome.errors import BadRequest, FolderGone, RunFailed, VelodromeError, if_full
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.job import Job
@@ -83,7 +83,7 @@ class Attempt:
             raise  # there is no place for a result
         except OSError as error:
             resume_it = f"free some space there, then `velodrome resume {self._run.name}` continues this run"
-            fix = files.if_full(error, resume_it)
+            fix = if_full(error, resume_it)
             message = f"the controller cannot continue: {error.strerror or error} ({self._run.path}){fix}"
             return Failure(message, cause="disk")
         except VelodromeError as error:

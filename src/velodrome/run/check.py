@@ -19,9 +19,9 @@ from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files, sentences
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.result import RunResult
-from velodrome.folders import walk
+from velodrome.files import walk
 from velodrome.job.result import BadResult
-from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.models.model_files import DESCRIPTION, read_description
 from velodrome.run.listing import runs_of
 from velodrome.run.result_checks import contradictions
 from velodrome.run.store import LARGEST_RESULT, RunFolder, read_race

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, make_plan
+from velodrome.clusters.preflight import admit
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.folders import walk
+from velodrome.files import walk
 from velodrome.job.job import Target
 from velodrome.job.names import check_name
 from velodrome.job.race import combinations
@@ -262,7 +262,7 @@ def table(results: Sequence[Result]) -> str:
     measures = measures_of(results)
     writer.writerow(["run", "status", *_JOB, "epochs", "parameters", *(measure.name for measure in measures)])
     for result in results:
-        cells = [result.get(name) for name in ("run", "status", *_JOB, "epochs", "parameters")]
+        cells = [getattr(result, name) for name in ("run", "status", *_JOB, "epochs", "parameters")]
         writer.writerow(map(cell, [*cells, *(_value(measure, result) for measure in measures)]))
     return stream.getvalue()
 
@@ -272,8 +272,8 @@ def _value(measure: Measure, result: Result) -> float | None:
     with suppress(ValueError, KeyError, TypeError, AttributeError):
         if measure is not TIME_TO_TARGET:
             return measure.read(result)
-        if result.get("target"):
-            return time_to_target(result, Target.parse(result["target"]))
+        if result.target:
+            return time_to_target(result, Target.parse(result.target))
     return None
 
 

@@ -55,7 +55,7 @@ def _pace(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
     rate, batches = result.throughput.examples_per_second, result.throughput.batches_per_second
     if not (rate and batches and result.batch_of_step):
         return
-    field = task_of_result(result.as_json()).row_field
+    field = task_of_result(result).row_field
     examples_per_row = job.get(field) if field else 1
     if not isinstance(examples_per_row, int) or examples_per_row < 1:
         return
@@ -137,7 +137,7 @@ def _other_metrics(
 ) -> Iterator[str]:
     """Yield metrics of other tasks that do not follow from the counts of the events."""
     stored = result.as_json()
-    task = task_of_result(stored)
+    task = task_of_result(result)
     if task.name in ("classification", "language-model"):
         return
     rows = {row["epoch"]: row for row in stored["history"]}

@@ -10,14 +10,14 @@ from typing import Any
 
 from velodrome import files
 from velodrome.catalog.registry import strategy_of
-from velodrome.clusters.admission import complete
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import complete
 from velodrome.errors import BadRequest
 from velodrome.events.models import ResultEvent
 from velodrome.job.job import Job, default_of
 from velodrome.job.resolve import alone, batch_of_step, replicas_of
 from velodrome.job.result import Result
-from velodrome.models.recipe import DESCRIPTION, read_description
+from velodrome.models.model_files import DESCRIPTION, read_description
 from velodrome.run import trust
 from velodrome.run.dry_run import rehearse
 from velodrome.run.store import RunFolder

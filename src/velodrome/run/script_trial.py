@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.clusters.admission import admit
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import make_plan
+from velodrome.clusters.preflight import admit
 from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
 from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of

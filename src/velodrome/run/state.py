@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from velodrome.catalog.script import LABEL
+from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.clusters.plan import Plan
 from velodrome.events.fields import RESOURCES, CpuTime, HistoryRow, Network, resource_fields
 from velodrome.events.models import (
@@ -276,7 +276,7 @@ class RunState:
 
     @property
     def _of_script(self) -> bool:
-        return self.task.name == LABEL
+        return self.task.name == SCRIPT_LABEL
 
     def _when(self, event: PhaseEvent) -> float | None:
         """When the chief of a script got there, by the controller's clock; None for other ranks.

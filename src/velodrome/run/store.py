@@ -17,8 +17,9 @@ from typing import IO
 import yaml
 from pydantic import ValidationError
 
-from velodrome import files, folders
-from velodrome.errors import BadRequest, FolderGone, VelodromeError
+from velodrome import files
+from velodrome.clusters.yaml_files import LARGEST, parse_yaml
+from velodrome.errors import BadRequest, FolderGone, VelodromeError, if_full
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
 from velodrome.events.models import EpochEvent, Event, EventBase
 from velodrome.events.result import RunResult
@@ -28,7 +29,6 @@ from velodrome.job.race import Race
 from velodrome.job.read import in_words
 from velodrome.job.read import reason_of as said_of
 from velodrome.job.result import BadResult, Result, Status, parse_result
-from velodrome.run.yaml_files import LARGEST, parse_yaml
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
@@ -249,7 +249,7 @@ class Store:
         except OSError as error:
             run.close()
             shutil.rmtree(path, ignore_errors=True)
-            way_out = files.if_full(error, "free some space there, or choose another folder with --runs")
+            way_out = if_full(error, "free some space there, or choose another folder with --runs")
             raise VelodromeError(
                 f"cannot begin run {name!r} in {path}: {error.strerror or error}{way_out}"
             ) from error
@@ -271,14 +271,14 @@ class Store:
         if status == "unreadable":
             raise BadRequest(f"run {name!r} cannot be resumed: {run.read()[1]}; remove that file to run it to its end")
         try:
-            folders.refuse_special(run.path)
+            files.refuse_special(run.path)
             run.begin()
             (run.path / "result.json").unlink(missing_ok=True)
         except OSError as error:
             run.close()
             where = run.path if error.filename is None else error.filename
             raise VelodromeError(
-                f"cannot resume run {name!r}: {where}: {error.strerror or error}{files.if_full(error)}"
+                f"cannot resume run {name!r}: {where}: {error.strerror or error}{if_full(error)}"
             ) from error
         return run
 

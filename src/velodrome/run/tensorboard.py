@@ -15,6 +15,7 @@ from typing import Any
 from velodrome.events.fields import Counts
 from velodrome.events.models import EpochEvent, Event, ResourcesEvent, ResultEvent
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.judge.configuration import NOT_CONFIGURED, text_of
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
@@ -102,28 +103,28 @@ def hyperparameters(job: Job) -> dict[str, float | bool | str]:
     return found
 
 
-def metrics(result: Mapping[str, Any]) -> dict[str, float]:
+def metrics(result: Result) -> dict[str, float]:
     """Return the final metrics by which runs are compared."""
-    last, task = (result.get("history") or [{}])[-1], task_of_result(result)
-    test, seconds, pace = (result.get(part) or {} for part in ("test", "seconds", "throughput"))
+    task, test = task_of_result(result), result.test
     values = {
-        **{f"{metric.name}/test": test.get(metric.name) for metric in task.metrics},
-        f"{task.metric.name}/validation": last.get(f"validation_{task.metric.name}"),
-        "throughput/examples_per_second": pace.get("examples_per_second"),
-        "time/train_seconds": seconds.get("train"),
-        "time/total_seconds": seconds.get("total"),
+        **{f"{metric.name}/test": test.value(metric.name) if test else None for metric in task.metrics},
+        f"{task.metric.name}/validation":
+            result.history[-1].value(f"validation_{task.metric.name}") if result.history else None,
+        "throughput/examples_per_second": result.throughput.examples_per_second,
+        "time/train_seconds": result.seconds.train,
+        "time/total_seconds": result.seconds.total,
     }
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def write_session(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
+def write_session(folder: Path, job: Job, result: Result) -> None:
     """Write the session of a run for the HParams tab; repetitions, which differ only in their seed, share a group."""
     from tensorboard.plugins.hparams.api_pb2 import STATUS_FAILURE, STATUS_SUCCESS
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 
     parameters = hyperparameters(job)
     group = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:16]
-    start = SessionStartInfo(group_name=f"{job.engine}/{job.strategy} {group}", start_time_secs=result["started"])
+    start = SessionStartInfo(group_name=f"{job.engine}/{job.strategy} {group}", start_time_secs=result.started)
     for name, value in parameters.items():
         if isinstance(value, bool):
             start.hparams[name].bool_value = value
@@ -131,14 +132,14 @@ def write_session(folder: Path, job: Job, result: Mapping[str, Any]) -> None:
             start.hparams[name].string_value = value
         else:
             start.hparams[name].number_value = value
-    status = STATUS_SUCCESS if result["status"] == "finished" else STATUS_FAILURE
-    end = SessionEndInfo(status=status, end_time_secs=result["ended"])
+    status = STATUS_SUCCESS if result.status == "finished" else STATUS_FAILURE
+    end = SessionEndInfo(status=status, end_time_secs=result.ended)
     file = EventFile(folder / SESSION)
     try:
-        file.summary(0, result["started"], _plugin_summary("session_start_info", HParamsPluginData, start))
+        file.summary(0, result.started, _plugin_summary("session_start_info", HParamsPluginData, start))
         if values := metrics(result):
-            file.scalars(int(result.get("epochs") or 0), result["ended"], values)
-        file.summary(0, result["ended"], _plugin_summary("session_end_info", HParamsPluginData, end))
+            file.scalars(result.epochs, result.ended, values)
+        file.summary(0, result.ended, _plugin_summary("session_end_info", HParamsPluginData, end))
     finally:
         file.close()
 

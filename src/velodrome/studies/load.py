@@ -1,100 +1,51 @@
-"""Studies by name: what was published, as one YAML file each beside this module."""
+"""Reads studies: those that come with Velodrome, by name, and the users' own files, with the line of every mistake."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from pydantic import ValidationError
 
-from velodrome.clusters.yaml_text import parse_yaml
-from velodrome.errors import BadRequest, which_name
+from velodrome import files
+from velodrome.clusters.yaml_files import parse_yaml
+from velodrome.errors import BadRequest, VelodromeError, which_name
+from velodrome.job.job import job_fields
+from velodrome.job.read import make_job, reason_of
+from velodrome.studies.format import SCALES, Check, Compare, Largest, ScaleName, Scales, Study, fits, fits_any
+from velodrome.studies.quantities import is_quantity, quantity_names
 
-ScaleName = Literal["smoke", "small", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "small", "full")
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Block(_Part):
-    """Jobs that share fields; what varies is multiplied, as in a race."""
-
-    job: dict[str, Any] = Field(default_factory=dict)
-    vary: dict[str, list[Any]] = Field(default_factory=dict)
-
-    def combinations(self) -> Iterator[dict[str, Any]]:
-        """The fields of every job as published; `added` marks what was not part of the study."""
-        for values in itertools.product(*self.vary.values()):
-            fields = dict(self.job)
-            for name, value in zip(self.vary, values, strict=True):
-                fields.update(value if name == "entry" else {name: value})
-            yield fields
-
-
-class Scale(_Part):
-    """How a study is scaled down: fields that replace the published ones, caps, and values that are kept."""
-
-    job: dict[str, Any] = Field(default_factory=dict)
-    most: dict[str, int] = Field(default_factory=dict)
-    only: dict[str, list[Any]] = Field(default_factory=dict)
-
-
-class Figure(_Part):
-    """Published numbers of the configuration whose fields are these."""
-
-    of: dict[str, Any]
-    values: dict[str, float]
-
-
-class Claim(_Part):
-    """A published finding in words, and how it is checked on runs."""
-
-    text: str
-    kind: Literal["scales", "flattens", "higher"]
-    #: Fields with the values that the claim is about.
-    where: dict[str, list[Any]]
-    to: int = 1
-    beyond: int = 1
-    measure: Literal["throughput", "speedup"] = "throughput"
-    than: str | None = None
-
-
-class Study(_Part):
-    """A published study."""
-
-    name: str
-    title: str
-    source: str
-    machines: str
-    #: Where the published data was stored, if that is part of the study.
-    stored: Literal["hdfs"] | None = None
-    naming: Literal["plain", "published"] = "plain"
-    notes: list[str] = Field(default_factory=list)
-    #: What is shown of our runs where no numbers were published.
-    measures: list[str] = ["accuracy", "seconds", "batches_per_second", "speedup"]
-    races: list[Block]
-    scales: dict[ScaleName, Scale]
-    figures: list[Figure] = Field(default_factory=list)
-    claims: list[Claim] = Field(default_factory=list)
-
-    def combinations(self) -> list[dict[str, Any]]:
-        return [fields for block in self.races for fields in block.combinations()]
+#: The place of a mistake in a file: names of fields and numbers of list items.
+Place = tuple[int | str, ...]
+#: Bytes of a study file, and mistakes that are listed.
+_LARGEST, _MOST_MISTAKES = 4 << 20, 8
+#: What a configuration cannot leave to defaults, because it names the configuration: whoever reads the file needs it.
+_STATED = ("dataset", "model", "engine", "strategy", "batch_size", "epochs")
+#: What a study's configuration may hold beside the fields of a job.
+_MARKS = ("added",)
 
 
 @cache
 def studies() -> dict[str, Study]:
-    """Every study by its name, in the order of their names."""
-    files = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
-    found = [Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))) for file in files]
-    return {study.name: study for study in sorted(found, key=lambda study: study.name)}
+    """Every study that comes with Velodrome by its name, in the order of their names."""
+    shipped = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
+    listed = [Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))) for file in shipped]
+    return {study.name: study for study in sorted(listed, key=lambda study: study.name)}
+
+
+def is_file(name: str) -> bool:
+    """Whether the word stands for a study file and not for a study that comes with Velodrome."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def study_named(name: str) -> Study:
+    """The study of a name, or of a file."""
+    if is_file(name):
+        return read_study(Path(name))
     known = studies()
     if name not in known:
         raise BadRequest(f"no study {name!r}: {which_name(name, known, 'velodrome study list')}")
@@ -106,3 +57,135 @@ def scale_named(name: str) -> ScaleName:
         if name == known:
             return known
     raise BadRequest(f"--scale {name!r}: choose one of {', '.join(SCALES)}")
+
+
+def read_study(path: Path) -> Study:
+    """A study of the user's own; `BadRequest` names the file and the line of everything that is wrong with it."""
+    try:
+        text = files.read_text(path, _LARGEST)
+    except FileNotFoundError:
+        raise BadRequest(f"no file {str(path)!r}: `velodrome study new {path}` writes one to begin with") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+    return parse_study(text, str(path))
+
+
+def parse_study(text: str, file: str) -> Study:
+    """A study as the text of a file; `BadRequest` as above."""
+    try:
+        content = parse_yaml(text)
+    except ValueError as error:
+        raise BadRequest(f"{file} is not YAML: {error}") from None
+    try:
+        study = Study.model_validate(content)
+    except ValidationError as error:
+        wrong: list[tuple[Place, str]] = [(_own(each["loc"], content), _sentence(each)) for each in error.errors()]
+    else:
+        wrong = list(_mistakes(study))
+        if not wrong:
+            return study
+    lines = [f"{file}, line {line_of(text, place)}: {_named(place)}{sentence}" for place, sentence in wrong]
+    more = [f"and {len(lines) - _MOST_MISTAKES} more"] if len(lines) > _MOST_MISTAKES else []
+    raise BadRequest("\n  ".join([*lines[:_MOST_MISTAKES], *more]))
+
+
+def _own(place: Place, content: Any) -> Place:
+    """The place without the names of alternatives that pydantic puts between fields, such as `compare`."""
+    kept: list[int | str] = []
+    for number, part in enumerate(place):
+        try:
+            content = content[part]
+        except (KeyError, IndexError, TypeError):
+            if number < len(place) - 1:
+                continue
+        kept.append(part)
+    return tuple(kept)
+
+
+def _sentence(error: Any) -> str:
+    if error["type"] == "missing":
+        return "this field is missing"
+    if error["type"] == "extra_forbidden":
+        return "there is no such field"
+    return reason_of(error)
+
+
+def _named(place: Place) -> str:
+    return f"{'.'.join(map(str, place))}: " if place else ""
+
+
+def line_of(text: str, place: Place) -> int:
+    """The line of a YAML text at which a place begins, from 1; of a field that is missing, the line of its owner."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = 1
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if pair is None:
+                break
+            key, node = pair
+            line = key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
+    """What is wrong with a study whose fields have the right types: names that nothing has, rules that fit nothing."""
+    combinations = study.combinations()
+    for number, block in enumerate(study.races):
+        for fields in block.combinations():
+            try:
+                make_job({name: value for name, value in fields.items() if name not in _MARKS})
+            except VelodromeError as error:
+                yield ("races", number), str(error)
+                break
+            if lacking := [name for name in _STATED if name not in fields]:
+                yield ("races", number), f"a study states every {', '.join(_STATED)}: {', '.join(lacking)} is missing"
+                break
+    for number, setting in enumerate(study.settings):
+        for name in setting.fields:
+            if name not in job_fields():
+                yield ("settings", number, "fields"), f"no field {name!r}: {which_name(name, job_fields())}"
+        if not any(fits(fields, setting.of) for fields in combinations):
+            yield ("settings", number, "of"), "no configuration of the study has these values"
+    for number, figure in enumerate(study.figures):
+        yield from _mistakes_of_values(("figures", number), figure.of, figure.values, combinations)
+    for number, curve in enumerate(study.curves):
+        for figure in curve.figures():
+            yield from _mistakes_of_values(("curves", number), figure.of, figure.values, combinations)
+    for number, claim in enumerate(study.claims):
+        for place, check in enumerate(claim.checks):
+            for name, sentence in _mistakes_of_check(check, combinations):
+                yield ("claims", number, "checks", place, name), sentence
+
+
+def _mistakes_of_values(
+    place: Place, of: Mapping[str, Any], values: Mapping[str, Any], combinations: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Place, str]]:
+    count = sum(fits(fields, of) for fields in combinations)
+    if count != 1:
+        which = "no configuration" if not count else f"{count} configurations"
+        yield (*place, "of"), f"{which} of the study {'have' if count > 1 else 'has'} these values, and one must"
+    for name in values:
+        if not is_quantity(name):
+            yield (*place, "values"), f"no quantity {name!r}: {which_name(name, quantity_names())}"
+
+
+def _mistakes_of_check(check: Check, combinations: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    among = [fields for fields in combinations if fits_any(fields, check.where)]
+    if not among:
+        yield "where", "no configuration of the study has these values"
+        return
+    if isinstance(check, Compare | Largest) and not any(fits(fields, check.of) for fields in among):
+        yield "of", "no configuration of the study has these values"
+    if isinstance(check, Compare) and not any(fits(fields, check.than) for fields in combinations):
+        yield "than", "no configuration of the study has these values"
+    if isinstance(check, Scales) and not any(fields.get("workers") == 1 for fields in among):
+        yield "where", "speedup is over one worker, and no configuration among these has one"
+    measure = getattr(check, "measure", None)
+    if measure is not None and not is_quantity(measure):
+        yield "measure", f"no quantity {measure!r}: {which_name(measure, quantity_names())}"

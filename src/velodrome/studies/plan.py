@@ -11,8 +11,8 @@ from typing import Any
 from velodrome.catalog import registry
 from velodrome.catalog.models import zoo_model
 from velodrome.clusters import environments, preflight
-from velodrome.clusters.admission import admit, complete, examined
 from velodrome.clusters.launcher import Launcher
+from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
 from velodrome.errors import BadRequest, VelodromeError
@@ -20,9 +20,10 @@ from velodrome.job.job import Job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
 from velodrome.job.read import make_job
+from velodrome.judge.compare import Row
 from velodrome.machine import cores
 from velodrome.printable import bytes_text
-from velodrome.studies.load import ScaleName, Study
+from velodrome.studies.format import Provenance, ScaleName, Study
 
 #: Workers per core beyond which more of them only take turns.
 PER_CORE = 8
@@ -56,10 +57,23 @@ class Setting:
     #: Not part of the published study.
     added: bool = False
 
+    #: Where each setting of the published configuration comes from.
+    provenance: tuple[Provenance, ...] = ()
+
     @property
     def label(self) -> str:
         """The published configuration as a label."""
         return label_of(self.published)
+
+
+def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
+    """Our row for a configuration: the one whose job has all its fields."""
+    if setting.ours is None:
+        return None
+    for row in rows:
+        if all(row.configuration.fields.get(name) == value for name, value in setting.ours.items()):
+            return row
+    return None
 
 
 @dataclass(frozen=True)
@@ -206,7 +220,10 @@ class _Fitter:
             job = self._fit(job, asked)
             preflight.check_here(examined(job))
         self.fitted[label] = job.workers
-        return {**fields, **({"workers": job.workers} if job.workers != asked else {})}
+        if job.workers == asked:
+            return fields
+        servers = {"servers": job.servers} if fields.get("servers") else {}
+        return {**fields, "workers": job.workers, **servers}
 
     def _fit(self, job: Job, asked: int) -> Job:
         if asked > PER_CORE * self._cores:
@@ -222,7 +239,9 @@ class _Fitter:
         return job
 
     def _smaller(self, job: Job, workers: int) -> Job:
-        return job.model_copy(update={"workers": workers})
+        """The job with fewer workers; where every worker comes with a server, with as many of both."""
+        servers = workers if job.servers == job.workers else job.servers
+        return job.model_copy(update={"workers": workers, "servers": servers})
 
     def _note(self, job: Job, before: int, why: str) -> None:
         self.reductions[f"{job.engine}/{job.strategy}: workers {before} → {job.workers} ({why})"] = None
@@ -239,6 +258,8 @@ def plan_study(
     """
     look = look or partial(glance_at_data, choice)
     fitter = _Fitter(kept or {}, elsewhere)
+    if scale not in study.scales:
+        raise BadRequest(f"--scale {scale}: {study.name} has no such scale; choose {' or '.join(study.scales)}")
     small = study.scales[scale]
     settings: list[Setting] = []
     looked: dict[str, str | None] = {}
@@ -256,6 +277,7 @@ def plan_study(
         if any(published.get(name, values[0]) not in values for name, values in small.only.items()):
             left_out += 1
             continue
+        origins = tuple(study.provenance(combination))
         ours = _chosen({**published, **small.job}, choice)
         for name, cap in small.most.items():
             if ours.get(name, 0) > cap:
@@ -268,8 +290,8 @@ def plan_study(
             except VelodromeError as error:
                 reason = str(error)
         settings.append(
-            Setting(published, None, missing=reason, added=added) if reason is not None
-            else Setting(published, ours, _changes(published, ours), added=added)
+            Setting(published, None, missing=reason, added=added, provenance=origins) if reason is not None
+            else Setting(published, ours, _changes(published, ours), added=added, provenance=origins)
         )
     plan = StudyPlan(study, scale, tuple(settings), left_out, None, tuple(fitter.reductions), _data_note(study, choice))
     if not plan.jobs:

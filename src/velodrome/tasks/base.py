@@ -1,7 +1,8 @@
 """What a job learns: its batches, schedule, counts and metrics, described without any framework.
 
 A task has two sides: a `Task` in this package, and one module per engine that computes the loss and the counts. A new
-task is one file per side and a line in `registry.py`.
+task is one file per side and a line in `registry.py`. Engines hand a task batches in their tensors, and counts of them:
+metrics as they travel, sums that add up exactly over steps and ranks, never means.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.registry import strategy_of
@@ -22,7 +26,6 @@ from velodrome.errors import BadRequest
 from velodrome.events.fields import LARGEST_INT
 from velodrome.job.job import Job, Target
 from velodrome.job.resolve import batch_of_step
-from velodrome.tasks.counts import Counts
 
 Better = Literal["more", "less"]
 
@@ -58,6 +61,60 @@ class Metric:
 
     def as_good(self, value: float, limit: float) -> bool:
         return value >= limit if self.better == "more" else value <= limit
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples: inputs and targets by name, tensors whose first axis counts the examples."""
+
+    inputs: Mapping[str, Any]
+    targets: Mapping[str, Any]
+
+    @property
+    def x(self) -> Any:
+        """What the model takes: the only input, or all of them by name."""
+        return next(iter(self.inputs.values())) if len(self.inputs) == 1 else dict(self.inputs)
+
+    @property
+    def y(self) -> Any:
+        """The only target, or all of them by name."""
+        return next(iter(self.targets.values())) if len(self.targets) == 1 else dict(self.targets)
+
+    def __len__(self) -> int:
+        return int(next(iter((self.targets or self.inputs).values())).shape[0])
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many examples were counted, the sum of their losses, and the sums that are the task's own, by name."""
+
+    total: int = 0
+    loss_sum: float = 0.0
+    own: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Counts) -> Counts:
+        names = self.own if len(self.own) >= len(other.own) else other.own
+        own = {name: self.own.get(name, 0) + other.own.get(name, 0) for name in names}
+        return Counts(self.total + other.total, self.loss_sum + other.loss_sum, own)
+
+    def vector(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """The task's own sums in the order of `names`, then total and loss: float64, exact up to 2**53."""
+        own = [self.own.get(name, 0) for name in names]
+        return np.array([*own, self.total, self.loss_sum], dtype=np.float64)
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float64], names: Sequence[str]) -> Counts:
+        """Counts from what `vector` returned, or from the sum of several."""
+        *own, total, loss_sum = (float(value) for value in vector)
+        return cls(round(total), loss_sum, {name: _plain(value) for name, value in zip(names, own, strict=True)})
+
+    def fields(self, names: Sequence[str]) -> dict[str, float]:
+        """As events carry them."""
+        return {**{name: self.own.get(name, 0) for name in names}, "total": self.total, "loss_sum": self.loss_sum}
+
+
+def _plain(value: float) -> float:
+    return int(value) if value.is_integer() else value
 
 
 class Loaded(Protocol):
@@ -216,6 +273,10 @@ class Task(ABC):
     def has_validation(self, data: Loaded) -> bool:
         return len(data.validation) > 0
 
+    def classifies_images(self, data: Any) -> bool:
+        """Whether it learns the one class of images of bytes, for which engines have a fast path."""
+        return False
+
     def class_names(self, data: Any) -> Sequence[str]:
         """Names of the classes of a confusion matrix; empty where there are none."""
         return ()
@@ -232,11 +293,9 @@ class Task(ABC):
         """What a person should know of the schedule, as sentences."""
         return []
 
-    def examples_per_row(self, job: Job | Mapping[str, Any]) -> int:
+    def examples_per_row(self, job: Job) -> int:
         """Examples that one row of a batch counts for."""
-        if self.row_field is None:
-            return 1
-        return int(job.get(self.row_field, 1) if isinstance(job, Mapping) else getattr(job, self.row_field))
+        return 1 if self.row_field is None else int(getattr(job, self.row_field))
 
     def examples_per_step(self, job: Job) -> int:
         """Examples behind one update of the weights."""

@@ -7,15 +7,15 @@ The controller never imports it: there a task knows what events and results say 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest
+from velodrome.events.fields import MetricDefinition
 from velodrome.job.job import Job, Target
-from velodrome.tasks.base import LOSS, Metric
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import LOSS, Counts, Metric
 from velodrome.tasks.examples import ExampleTask
 
 #: What the user's class may have, beside its constructor without arguments.
@@ -178,7 +178,7 @@ class OwnTask(ExampleTask):
     # -- data
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return data.as_arrays()
+        return data
 
     def outputs(self, data: ExampleSet) -> int | dict[str, int]:
         """As many as a target has classes or numbers; by name for several targets."""
@@ -189,16 +189,9 @@ class OwnTask(ExampleTask):
         return next(iter(numbers.values()), 1) if len(numbers) <= 1 else numbers
 
 
-def metrics_of(definitions: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics that a result defines; those that cannot be read are left out."""
-    metrics = []
-    for definition in definitions:
-        if isinstance(definition.get("name"), str) and definition.get("better") in ("more", "less"):
-            metrics.append(Metric(
-                definition["name"], definition["better"], str(definition.get("form", ".4g")),
-                float(definition.get("margin") or 0.0), bool(definition.get("relative_margin")),
-            ))
-    return metrics
+def metrics_of(definitions: Iterable[MetricDefinition]) -> list[Metric]:
+    """The metrics that a result defines."""
+    return [Metric(each.name, each.better, each.form, each.margin, each.relative_margin) for each in definitions]
 
 
 def _metric(name: str, better: str) -> Metric:

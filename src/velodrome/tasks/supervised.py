@@ -64,6 +64,9 @@ class Classification(ExampleTask):
     def outputs(self, data: ExampleSet) -> int:
         return data.class_count
 
+    def classifies_images(self, data: ExampleSet) -> bool:
+        return data.kind == "images"
+
     def class_names(self, data: ExampleSet) -> Sequence[str]:
         return data.class_names
 
@@ -134,7 +137,7 @@ class Binary(_Labels):
     metrics = (ACCURACY, PRECISION, RECALL, F1, ROC_AUC, LOSS)
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return as_binary(job, data.as_arrays())
+        return as_binary(job, data)
 
     def outputs(self, data: ExampleSet) -> int:
         return 1
@@ -147,7 +150,7 @@ class MultiLabel(_Labels):
     metrics = (F1, PRECISION, RECALL, ROC_AUC, ACCURACY, LOSS)
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return as_labels(job, data.as_arrays())
+        return as_labels(job, data)
 
     def outputs(self, data: ExampleSet) -> int:
         return data.targets[0].shape[0]
@@ -191,7 +194,7 @@ class Regression(ExampleTask):
         }
 
     def fit(self, job: Job, data: ExampleSet) -> ExampleSet:
-        return as_numbers(job, data.as_arrays())
+        return as_numbers(job, data)
 
     def outputs(self, data: ExampleSet) -> int:
         return math.prod(data.targets[0].shape)

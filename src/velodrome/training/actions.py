@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,18 +24,15 @@ from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
 from velodrome.data.arrays import is_mapped
-from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
+from velodrome.models.checks import preserved
 from velodrome.models.description import check_data
-from velodrome.models.generators import preserved
-from velodrome.models.recipe import read_description
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Dtype, Served, ServedInput, ServedState
-from velodrome.tasks import correctness_bits
-from velodrome.tasks.base import Loaded
-from velodrome.tasks.counts import Counts
+from velodrome.models.model_files import read_description
+from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, served_model
+from velodrome.tasks.base import Counts, Loaded
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
-from velodrome.training.loop import Pace, refuse_nan, schedules
+from velodrome.training.loop import Pace, refuse_nan, report_result, schedules
 
 #: `check` trains two steps and for so many seconds after them, by calls of so many.
 PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
@@ -100,13 +97,8 @@ def _evaluated(context: Context, learner: Learner) -> Counts:
 
 
 def _report(context: Context, learner: Learner, test: Counts, steps: int) -> None:
-    correct = learner.answers
-    context.events.emit(
-        "result", test=context.task.fields(test), history=[], parameters=learner.parameters, steps=steps,
-        pixels=learner.pixels, metrics=context.task.definitions(),
-        test_answers=None if correct is None else correctness_bits.encode(correct),
-        test_fingerprint=None if correct is None else context.task.test_fingerprint(context.data),
-        pace=Pace(0).fields(), implementation=learner.implementation,
+    report_result(
+        context, learner, test, history=[], steps=steps, pace=Pace(0).fields(), implementation=learner.implementation
     )
     learner.close()
 
@@ -121,17 +113,6 @@ def data_bytes(data: Loaded) -> tuple[int, int]:
 Named = dict[str, NDArray[Any]]
 #: Words of a row of a language model that carries a state, and of any other one at most.
 _WORDS = 20
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an engine wrote: its own outputs for the examples, and what only it knows about the graph."""
-
-    #: Of a language model, the scores of the word after the last one.
-    expected: NDArray[Any]
-    state: tuple[ServedState, ...] = ()
-    only_batch: int | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 class Exporter(Protocol):
@@ -171,11 +152,9 @@ def export(context: Context, folder: Path) -> None:
         if engine.exported_by is None:
             _refuse_without(module.NEEDS, engine.name)
             exported = _written(cast(Exporter, module), saved, about, folder / ONNX, inputs)
-            describe(context, about, exported).write(folder / SERVED)
+            served_model(context.task.name, context.job, context.data, about, exported).write(folder / SERVED)
         else:
             exported = Exported(cast(Outputs, module).outputs(saved, about, inputs))
-    for note in exported.notes:
-        context.events.emit("warning", message=note)
     with (folder / EXAMPLES).open("wb") as stream:
         np.savez_compressed(stream, expected=exported.expected, **_prefixed("in", inputs), **_prefixed("y", targets))
     context.events.emit(
@@ -214,10 +193,7 @@ def _refuse_without(packages: tuple[str, ...], engine: str) -> None:
 def _examples(context: Context) -> tuple[Named, Named]:
     """Examples spread over the test set: inputs and targets as the data set stores them."""
     data = context.data
-    if data.kind == "images":
-        places = _spread(len(data.test))
-        return {"x": np.asarray(data.test.images[places])}, {"y": np.asarray(data.test.labels[places])}
-    if data.kind == "arrays":
+    if data.kind != "text":
         inputs, targets = data.test.gather(_spread(len(data.test)))
         return dict(inputs), dict(targets)
     length = min(UNROLL.of(context.job) or _WORDS, _WORDS)
@@ -234,60 +210,3 @@ def _spread(count: int) -> NDArray[np.int64]:
 
 def _prefixed(prefix: str, arrays: Named) -> dict[str, Any]:
     return {f"{prefix}:{name}": array for name, array in arrays.items()}
-
-
-def describe(context: Context, about: Mapping[str, Any], exported: Exported) -> Served:
-    """What the server must know: from the data set, which names classes, and from the saved model."""
-    data, job = context.data, context.job
-    common: dict[str, Any] = {
-        "task": context.task.name, "model": job.model, "engine": job.engine or about["engine"],
-        "dataset": data.name, "outputs": about.get("outputs", "logits"), "only_batch": exported.only_batch,
-    }
-    if data.kind == "images":
-        shape = tuple(data.input_shape)
-        return Served(
-            kind="images", inputs=(ServedInput(name="x", shape=shape, dtype="uint8", image=True),),
-            classes=_names(data.class_names, data.classes), brightest=1 / data.scale, pixels=_pixels(about), **common,
-        )
-    if data.kind == "arrays":
-        inputs = tuple(
-            ServedInput(
-                name=each.name, shape=each.shape, dtype=_fed(each.dtype, each.is_whole, each.name in data.images),
-                image=each.name in data.images,
-            )
-            for each in data.inputs
-        )
-        columns = dict(data.columns)
-        return Served(
-            kind="arrays", inputs=inputs, classes=_outputs_of(data, common["task"], columns),
-            brightest=1 / data.scale, pixels=_pixels(about), columns=columns, **common,
-        )
-    stateful = bool(exported.state)
-    return Served(
-        kind="text", inputs=(ServedInput(name="words", shape=(1,) if stateful else (-1,), dtype="int64"),),
-        vocabulary=tuple(data.vocabulary), context=1 if stateful else about["context"], state=exported.state, **common,
-    )
-
-
-def _fed(dtype: str, whole: bool, image: bool) -> Dtype:
-    """The format in which the graph takes an input."""
-    if image and dtype == "uint8":
-        return "uint8"
-    return "int64" if whole and dtype != "bool" else "float32"
-
-
-def _pixels(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: about[name] for name in ("pixels", "scale", "offset") if name in about}
-
-
-def _names(names: tuple[str, ...], classes: int | None) -> tuple[str, ...]:
-    return tuple(names) or tuple(str(number) for number in range(classes or 0))
-
-
-def _outputs_of(data: ExampleSet, task: str, columns: Mapping[str, Any]) -> tuple[str, ...]:
-    if task in ("classification", "multi-label"):
-        return _names(data.class_names, data.classes)
-    if task == "binary":
-        return _names(data.class_names, 2)
-    targets = tuple(column["name"] for column in columns.get("targets", ()))
-    return targets or tuple(data.class_names) or tuple(each.name for each in data.targets)

@@ -19,7 +19,7 @@ from velodrome import files
 from velodrome.errors import BadRequest, raised
 from velodrome.events.fields import HistoryRow
 from velodrome.events.lines import sentences
-from velodrome.models.generators import Generators, restore_states
+from velodrome.models.checks import Generators, restore_states
 from velodrome.printable import shown
 from velodrome.training.learner import State
 

@@ -1,7 +1,11 @@
 """What a training process arranges with its host, and what it reports of it before anything else.
 
 It pins its cores, avoids instructions that cannot work, and never outlives its controller. No framework is imported:
-versions come from package metadata, the names of GPUs from the driver."""
+versions come from package metadata, the names of GPUs from the driver.
+
+`python -m velodrome.training.host` prepares the data of a job on a host before the job's processes start there. The job
+is in the environment, as for a training process; data comes from the host's cache, mirror or storage.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,13 @@ import psutil
 from pydantic import ValidationError
 
 from velodrome.catalog.registry import engine_of
-from velodrome.errors import BadRequest
+from velodrome.errors import BadRequest, VelodromeError
 from velodrome.events.fields import SCHEMA_VERSION
 from velodrome.job.job import Job
 from velodrome.machine import allowed_cores, cores
-from velodrome.machine import cores as machine_cores
 from velodrome.training.probe import versions_of
 from velodrome.training.sampler import sampling_interval
+from velodrome.variables import JOB
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
@@ -43,16 +47,16 @@ def claim_cores(slot: int, slots: int, threads: int | None) -> int:
     """
     if slots == 0:
         return threads or 1
-    cores, count = allowed_cores(), machine_cores()
+    allowed, count = allowed_cores(), cores()
     wanted = threads or max(1, count // slots)
-    if count < len(cores):
+    if count < len(allowed):
         return wanted
-    if wanted * slots <= len(cores):
-        mine = cores[slot * wanted : (slot + 1) * wanted]
+    if wanted * slots <= len(allowed):
+        mine = allowed[slot * wanted : (slot + 1) * wanted]
     elif wanted == 1:
-        mine = [cores[slot % len(cores)]]
+        mine = [allowed[slot % len(allowed)]]
     else:
-        mine = cores
+        mine = allowed
     if hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, mine)
@@ -190,3 +194,22 @@ def gpu_names(folder: Path = _NVIDIA) -> list[str]:
     if not all(word.isdecimal() for word in chosen):  # by UUID, or -1 for none
         return models if any(word.startswith(("GPU", "MIG")) for word in chosen) else []
     return [models[int(word)] for word in chosen if int(word) < len(models)]
+
+
+def prepare_data() -> int:
+    """Fetch and check what is missing; the exit code: 0, or 1 with the reason as the last line of standard error."""
+    from velodrome.data import catalogue
+
+    job = Job.model_validate_json(os.environ[JOB])
+    if job.script is not None:
+        return 0
+    try:
+        catalogue.prepare(job.dataset, bad_data=job.bad_data)
+    except (VelodromeError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(prepare_data())

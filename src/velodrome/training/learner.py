@@ -20,17 +20,14 @@ from safetensors.numpy import load_file, save_file
 from velodrome import files
 from velodrome.catalog.engines.torch import Mesh
 from velodrome.errors import BadRequest
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings, zoo_differences
-from velodrome.models.generators import Generators, of_process
-from velodrome.models.initial_weights import read_matching
-from velodrome.models.recipe import DESCRIPTION, README, VOCABULARY
+from velodrome.models.checks import Generators, claims_equivalence, equivalence_warnings, of_process, zoo_differences
+from velodrome.models.model_files import DESCRIPTION, README, VOCABULARY, read_matching
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
-from velodrome.transport.base import Transport
+from velodrome.transport.base import Ranks, Transport
 from velodrome.transport.mpi import MpiTransport
-from velodrome.transport.rendezvous import Ranks
 
 State = dict[str, NDArray[np.generic]]
 Part = Literal["validation", "test"]

@@ -26,11 +26,10 @@ from velodrome.files import write_text
 from velodrome.job.check_optimization import left_out, scale_of_rate
 from velodrome.job.job import Job, Target
 from velodrome.job.optimization import Span, parse_milestones
-from velodrome.models.generators import preserved, read_states
-from velodrome.models.recipe import COLUMNS
+from velodrome.models.checks import preserved, read_states
+from velodrome.models.model_files import COLUMNS
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.base import Steps
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts, Steps
 from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
@@ -57,14 +56,11 @@ def train(context: Context, connect: Callable[[], Peers], build: Callable[[Peers
     _ = context.data  # a phase of its own
     with context.events.phase("build"):
         learner = build(peers)
-    run(context, learner)
+    (context.action or run)(context, learner)
 
 
 def run(context: Context, learner: Learner) -> None:
     """Train to the end of the job and, in the chief, save the model and report the result."""
-    if context.action is not None:
-        context.action(context, learner)
-        return
     training = Training(context, learner)
     if context.resume:
         training.resume()
@@ -229,18 +225,14 @@ class Training:
 
     def report(self, test: Counts, test_seconds: float) -> None:
         """Emit the result of the job."""
-        context, task, learner = self._context, self._task, self._learner
-        answers, confusion = learner.answers, learner.confusion
-        self._events.emit(
-            "result", test=task.fields(test), history=self.history, parameters=learner.parameters,
-            steps=context.status.steps, reached_target=self.reached, test_seconds=test_seconds,
-            pixels=learner.pixels, metrics=task.definitions(),
-            test_answers=None if answers is None else correctness_bits.encode(answers),
-            test_fingerprint=None if answers is None else task.test_fingerprint(context.data),
-            implementation=learner.implementation or context.strategy.implementation.report(self._job.implementation),
+        context, confusion = self._context, self._learner.confusion
+        report_result(
+            context, self._learner, test, history=self.history, steps=context.status.steps,
+            reached_target=self.reached, test_seconds=test_seconds, pace=self._pace.fields(),
+            implementation=self._learner.implementation
+            or context.strategy.implementation.report(self._job.implementation),
             confusion=None if confusion is None else confusion.tolist(),
-            class_names=[] if confusion is None else list(task.class_names(context.data)),
-            pace=self._pace.fields(),
+            class_names=[] if confusion is None else list(self._task.class_names(context.data)),
         )
 
     def _mention_undefined(
@@ -250,6 +242,18 @@ class Training:
         for name, value in measured.items():
             if value is None and name not in mentioned:
                 self._warn(f"{name} of the {what}: look at its targets, and at what the model returns")
+
+
+def report_result(context: Context, learner: Learner, test: Counts, **training: Any) -> None:
+    """Emit the result event: what was counted of the test set, and these fields about the training before."""
+    task, answers = context.task, learner.answers
+    context.events.emit(
+        "result", test=task.fields(test), parameters=learner.parameters, pixels=learner.pixels,
+        metrics=task.definitions(),
+        test_answers=None if answers is None else correctness_bits.encode(answers),
+        test_fingerprint=None if answers is None else task.test_fingerprint(context.data),
+        **training,
+    )
 
 
 def refuse_nan(counts: Counts, epoch: int) -> None:

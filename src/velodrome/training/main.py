@@ -25,9 +25,9 @@ from velodrome.errors import (
     UsersCodeFailed,
     VelodromeError,
     headline,
+    if_full,
 )
 from velodrome.events.models import Cause
-from velodrome.files import if_full
 from velodrome.job.job import Job
 from velodrome.models.own import graph_traceback, quoted_traceback, users_traceback
 from velodrome.training.context import Context, Emitter

@@ -1,4 +1,7 @@
-"""MPI as a transport: all-reduce of flat buffers by MPICH (shared memory on a host, TCP between hosts)."""
+"""MPI as a transport: all-reduce of flat buffers by MPICH (shared memory on a host, TCP between hosts).
+
+Its ranks find one another at a rendezvous: rank 0 starts a server, all ranks join and wait until it is complete.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import faulthandler
 import mmap
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from velodrome.catalog import segments
-from velodrome.catalog.transports import shared_memory_shortage
+from velodrome.catalog.exchange import shared_memory_shortage
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.printable import bytes_text
-from velodrome.transport.base import Transport
-from velodrome.transport.interfaces import interface_of
-from velodrome.transport.rendezvous import Ranks, join, stop_server
-from velodrome.transport.rendezvous_server import announce, retire
+from velodrome.transport.base import Ranks, Transport
+from velodrome.transport.door import StrangerError, enter, interface_of, listen_at, read_line
+from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL, announce, retire
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
 _GRACE_SECONDS = 1.0
@@ -72,28 +76,15 @@ class MpiTransport(Transport):
         return mapped if attached[0] == self.size else None
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
-        """Replace a contiguous buffer by its sum over the ranks."""
-        try:
-            self._world.Allreduce(self._mpi.IN_PLACE, buffer)
-        except self._mpi.Exception as error:
-            raise self._lost(error) from error
+        self._call(self._world.Allreduce, self._mpi.IN_PLACE, buffer)
 
     def broadcast(self, buffer: NDArray[Any], root: int = 0) -> None:
-        """Replace a contiguous buffer by the root's."""
-        try:
-            self._world.Bcast(buffer, root)
-        except self._mpi.Exception as error:
-            raise self._lost(error) from error
+        self._call(self._world.Bcast, buffer, root)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        try:
-            self._world.Barrier()
-        except self._mpi.Exception as error:
-            raise self._lost(error) from error
+        self._call(self._world.Barrier)
 
     def close(self) -> None:
-        """Leave together."""
         if self._closing:
             return
         self.barrier()
@@ -107,8 +98,13 @@ class MpiTransport(Transport):
         if self._rendezvous.server is not None:
             stop_server(self._rendezvous.server, 5)
 
-    def _lost(self, error: Exception) -> PeerLost:
-        return PeerLost(f"{self._ranks.named(self.rank)} lost the others in MPI: {str(error).splitlines()[0]}")
+    def _call(self, operation: Callable[..., object], *arguments: object) -> None:
+        """A collective operation of MPI."""
+        try:
+            operation(*arguments)
+        except self._mpi.Exception as error:
+            first_line = str(error).splitlines()[0]
+            raise PeerLost(f"{self._ranks.named(self.rank)} lost the others in MPI: {first_line}") from error
 
     def _watch(self) -> None:
         """Wait for the report of a lost rank: MPICH itself would wait for it for ever in shared memory."""
@@ -137,11 +133,11 @@ def _start_mpi(mpi: Any, host: str) -> None:
     mpi.Init_thread(mpi.THREAD_MULTIPLE)
 
 
-def _check_size(found: int, wanted: int) -> None:
+def _check_size(size: int, wanted: int) -> None:
     """Refuse an MPI that started alone: its sums would be those of one rank."""
-    if found != wanted:
+    if size != wanted:
         raise RunFailed(
-            f"MPI started with {found} rank(s) instead of {wanted}: this version of MPICH cannot start without its "
+            f"MPI started with {size} rank(s) instead of {wanted}: this version of MPICH cannot start without its "
             "launcher; choose a strategy without MPI (velodrome engines)"
         )
 
@@ -197,3 +193,102 @@ def attach_segment(path: Path, shape: Shape, dtype: DTypeLike) -> NDArray[Any] |
 
 def _size(shape: Shape, dtype: DTypeLike) -> int:
     return shape[0] * shape[1] * np.dtype(dtype).itemsize
+
+
+_RETRY_SECONDS = 0.05
+
+
+@dataclass
+class Rendezvous:
+    """The connections of a rank that has joined, after all others have."""
+
+    #: What MPICH talks over.
+    pmi: socket.socket
+    #: Reports ranks that are lost, for as long as the job lives.
+    liveness: socket.socket
+    #: The job's name to MPICH.
+    job: str
+    #: The server's process, in rank 0.
+    server: subprocess.Popen[bytes] | None = None
+
+
+def join(ranks: Ranks, seconds: float) -> Rendezvous:
+    """Join the rendezvous and wait until all ranks have, for so many seconds at most."""
+    deadline = time.monotonic() + seconds
+    server = _start_server(ranks, seconds) if ranks.rank == 0 else None
+    try:
+        pmi = _connect(ranks, "pmi", deadline, seconds)
+        liveness = _connect(ranks, "liveness", deadline, seconds)
+        return Rendezvous(pmi, liveness, _wait_for_all(ranks, liveness, deadline, seconds), server)
+    except BaseException:
+        if server is not None:
+            stop_server(server, LATE_SECONDS + 1)  # it still reports to the others
+        raise
+
+
+def stop_server(server: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let the server end by itself, and end it if it does not."""
+    try:
+        server.wait(seconds)
+    except subprocess.TimeoutExpired:
+        server.terminate()
+        server.wait()
+
+
+def _start_server(ranks: Ranks, seconds: float) -> subprocess.Popen[bytes]:
+    listener = listen_at(ranks.host, ranks.port, max(128, 2 * ranks.size))
+    command = [sys.executable, "-P", "-m", "velodrome.transport.rendezvous_server"]
+    command += ["--listener", str(listener.fileno()), "--hosts", ",".join(ranks.hosts), "--seconds", str(seconds)]
+    with listener:
+        # Not our output: a reader of it must not wait for the server.
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+
+
+def _connect(ranks: Ranks, kind: str, deadline: float, seconds: float) -> socket.socket:
+    while True:
+        try:
+            left = max(0.1, deadline - time.monotonic())
+            link = enter((ranks.host, ranks.port), PROTOCOL, [kind, str(ranks.rank)], left)
+            break
+        except OSError as error:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise RunFailed(_nobody(ranks, seconds, error)) from error
+            time.sleep(_RETRY_SECONDS)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return link
+
+
+def _nobody(ranks: Ranks, seconds: float, error: OSError) -> str:
+    where = f"{ranks.host}:{ranks.port}"
+    if isinstance(error, StrangerError):
+        return f"the rendezvous at {where} did not answer within {seconds:g} s: {error}"
+    return (f"{ranks.named(0)} did not join: nobody answered at {where} within {seconds:g} s "
+            f"({error.strerror or error})")
+
+
+def _wait_for_all(ranks: Ranks, liveness: socket.socket, deadline: float, seconds: float) -> str:
+    # The server has the same limit and knows who is missing: leave it the time to report that.
+    liveness.settimeout(max(0.1, deadline - time.monotonic()) + 5)
+    try:
+        words = read_line(liveness).split()
+    except TimeoutError as error:
+        raise RunFailed(
+            f"the rendezvous at {ranks.host}:{ranks.port} did not answer within {seconds:g} s: is another program "
+            "listening there?"
+        ) from error
+    except OSError:
+        words = []
+    liveness.settimeout(None)
+    match words:
+        case ["complete", job]:
+            return job
+        case ["missing", numbers]:
+            absent = ", ".join(ranks.named(int(number)) for number in numbers.split(","))
+            raise RunFailed(f"{absent} did not join the others at {ranks.host}:{ranks.port} within {seconds:g} s")
+        case ["taken"]:
+            raise RunFailed(f"{ranks.named(ranks.rank)} joined the rendezvous at {ranks.host}:{ranks.port} twice")
+    raise PeerLost(f"lost {ranks.named(0)} while waiting for the others at {ranks.host}:{ranks.port}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events.fields import HistoryRow
 from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.models import (
     EpochEvent,
@@ -23,10 +24,11 @@ from velodrome.events.models import (
     WarningEvent,
 )
 from velodrome.job.job import Job
+from velodrome.job.result import Result
 from velodrome.judge.configuration import label_of
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of, task_of_result
+from velodrome.tasks.registry import recorded_task, task_of, task_of_result
 from velodrome.web.thinned import Points, Thinned, read_thinned
 
 #: Epochs of a curve; a screen has no more pixels.
@@ -71,7 +73,7 @@ class LiveRun:
     def _forget(self) -> None:
         """Begin anew, as a run does that is repeated."""
         self._read_to, self._rest = 0, b""
-        self.result: Mapping[str, Any] | None = None
+        self.result: Result | None = None
         self._forget_events()
 
     def _forget_events(self) -> None:
@@ -106,7 +108,7 @@ class LiveRun:
         try:
             return task_of(job)
         except BadRequest:
-            return task_of_result({"model": job.model})
+            return recorded_task(None, job.model)
 
     def poll(self) -> bool:
         """Read what is new."""
@@ -136,23 +138,22 @@ class LiveRun:
         if result is None:
             self.result, self.error = None, problem
             return
-        if result == self.result:
+        if result is self.result:
             return
-        self.result, self.status = result, str(result["status"])
+        self.result, self.status = result, result.status
         if self._read_to:
             self._read_events()  # its last ones
         self._conclude(result)
 
-    def _conclude(self, result: Mapping[str, Any]) -> None:
+    def _conclude(self, result: Result) -> None:
         """Take over what the result says."""
-        history = result.get("history") or []
         told = {point["epoch"]: point for point in self.curve}
-        self.curve = curve_of(history, task_of_result(result).metric.name)
+        self.curve = curve_of(result.history, task_of_result(result).metric.name)
         for point in self.curve:  # only events know steps and examples
             point |= {name: told[point["epoch"]][name] for name in ("steps", "examples") if point["epoch"] in told}
-        self.epoch = len(history)
-        self.seconds = (result.get("seconds") or {}).get("total")
-        self.error = (result.get("error") or {}).get("message")
+        self.epoch = len(result.history)
+        self.seconds = result.seconds.total
+        self.error = result.error.message if result.error else None
 
     @property
     def events_size(self) -> int:
@@ -252,7 +253,7 @@ class LiveRun:
             self.pace.add(round(event.controller_time - (self.began or 0.0), 1), round(rate, 1))
 
     def _add_epoch(self, event: EpochEvent) -> None:
-        task = self.task or task_of_result({})
+        task = self.task or recorded_task(None)
         last = self.curve[-1] if self.curve else {}
         while self.curve and (self.curve[-1]["epoch"] or 0) >= event.epoch:  # a run that was resumed repeats them
             self.curve.pop()
@@ -279,12 +280,12 @@ class LiveRun:
     def as_json(self) -> dict[str, Any]:
         """What a page shows of it."""
         job, result = self.job, self.result
-        rate = ((result or {}).get("throughput") or {}).get("examples_per_second")
+        rate = result.throughput.examples_per_second if result else None
         if rate is None and self.pace.columns[1]:
             rate = self.pace.columns[1][-1]
         values = [point["value"] for point in self.curve if point["value"] is not None]
         task = self.task
-        test = (result or {}).get("test") or {}
+        test = result.test if result else None
         return {
             "name": self.name, "status": self.status, "phase": self.phase if self.status == "running" else "",
             "epoch": min(self.epoch, job.epochs) if job else self.epoch, "epochs": job.epochs if job else None,
@@ -292,7 +293,7 @@ class LiveRun:
             "label": label_of(job.engine, job.strategy, job.implementation) if job else "",
             "workers": job.workers if job else None,
             "seconds": self.seconds, "rate": rate, "metric": task.metric.name if task else None,
-            "value": values[-1] if values else None, "test": test.get(task.metric.name) if task else None,
+            "value": values[-1] if values else None, "test": test.value(task.metric.name) if test and task else None,
             "error": self.error, "warnings": len(self.warnings),
             "curve": {name: [point[name] for point in evenly(self.curve, _MOST_EPOCHS)] for name in _CURVE},
             "pace": {"seconds": self.pace.columns[0], "rate": self.pace.columns[1]},
@@ -312,15 +313,15 @@ def evenly(rows: Sequence[T], most: int) -> Sequence[T]:
 _CURVE = ("epoch", "seconds", "steps", "examples", "value", "loss")
 
 
-def curve_of(history: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, float | None]]:
+def curve_of(history: Sequence[HistoryRow], metric: str) -> list[dict[str, float | None]]:
     """The epochs of a result as points of a curve; steps and examples are only known from events."""
     found: list[dict[str, float | None]] = []
     seconds = 0.0
     for row in history:
-        seconds += row.get("seconds") or 0.0
+        seconds += row.seconds
         found.append({
-            "epoch": row["epoch"], "seconds": round(seconds, 4), "steps": None, "examples": None,
-            "value": row.get(f"validation_{metric}"), "loss": row.get("train_loss"),
+            "epoch": row.epoch, "seconds": round(seconds, 4), "steps": None, "examples": None,
+            "value": row.value(f"validation_{metric}"), "loss": row.train_loss,
         })
     return found
 

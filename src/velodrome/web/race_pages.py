@@ -19,11 +19,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from velodrome import files
-from velodrome.api.runs import compare_runs
+from velodrome.api.runs import compare_runs, some_repeat
 from velodrome.errors import VelodromeError
 from velodrome.judge.configuration import text_of
 from velodrome.judge.pairs import Line
-from velodrome.races.repetitions import some_repeat
 from velodrome.reporting.load import load_race
 from velodrome.run.listing import STATUSES, Found
 from velodrome.run.store import RunFolder
@@ -162,9 +161,10 @@ async def report(request: Request) -> Response:
 def _report(found: Found) -> str:
     from velodrome.reporting.document import make_pictures, make_report
     from velodrome.reporting.write import to_html
+    from velodrome.studies.report import with_study
 
     record = load_race(found.path.parent, found.name)
-    made = make_report(record)
+    made = with_study(make_report(record))
     return to_html(made, make_pictures(made))
 
 

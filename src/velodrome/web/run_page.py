@@ -6,7 +6,6 @@ import io
 import shlex
 import subprocess
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +25,8 @@ from velodrome.data.examples import ExamplePart
 from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
-from velodrome.models.recipe import DESCRIPTION
+from velodrome.job.result import Result
+from velodrome.models.model_files import DESCRIPTION
 from velodrome.printable import printable
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
@@ -116,25 +116,25 @@ def _part(job: Job) -> TestPart:
     return _test_part(job.dataset, job.seed, job.validation, job.bad_data)
 
 
-def wrong_of(job: Job, result: Mapping[str, Any], folder: Path) -> Wrong:
+def wrong_of(job: Job, result: Result | None, folder: Path) -> Wrong:
     """Which test images the run in a folder got wrong; an error says why that cannot be shown."""
-    test = result.get("test") or {}
-    if not isinstance(test.get("answers"), str) or not isinstance(test.get("total"), int):
+    test = result.test if result else None
+    if result is None or test is None or test.answers is None or test.total is None:
         raise VelodromeError("this run did not record which examples it classified correctly")
     try:
-        right = decode(test["answers"], test["total"])
+        right = decode(test.answers, test.total)
         part, names, _ = _part(job)
     except (ValueError, OSError) as error:
         raise VelodromeError(str(error)) from None
-    if len(part) != test["total"] or test.get("fingerprint") not in (None, fingerprint(part.images, part.labels)):
+    if len(part) != test.total or test.fingerprint not in (None, fingerprint(part.images, part.labels)):
         raise VelodromeError("the test set has changed since this run")
     places = np.flatnonzero(~right)
     shown = places[np.linspace(0, len(places) - 1, min(MOST_IMAGES, len(places))).astype(np.int64)]
     labels = part.labels[shown].tolist()
-    given = _predicted(folder / "model", part.images[shown], labels, result.get("confusion") or [])
+    given = _predicted(folder / "model", part.images[shown], labels, result.confusion or [])
     return Wrong(
         shown.tolist(), [_name(label, names) for label in labels],
-        [None if one is None else _name(one, names) for one in given], len(places), test["total"],
+        [None if one is None else _name(one, names) for one in given], len(places), test.total,
     )
 
 
@@ -189,29 +189,27 @@ async def show(request: Request) -> Response:
 
 def _content(found: Found) -> dict[str, Any]:
     folder = RunFolder(found.path)
-    stored, problem = folder.read()
+    result, problem = folder.read()
     if problem is not None:
         problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
-    result = stored.as_json() if stored is not None else {}
     try:
         configuration = run_view.configuration_of(found.path)
     except VelodromeError as unreadable:
         configuration, problem = [], problem or str(unreadable)
-    error = result.get("error") or {}
     again = shlex.join([
         "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
         str(found.path.parent),
     ])
-    usable = result.get("status") == "finished" and (found.path / "model" / DESCRIPTION).is_file()
-    test = result.get("test") or {}
+    usable = result is not None and result.status == "finished" and (found.path / "model" / DESCRIPTION).is_file()
+    test = result.test if result else None
     metric = task_of_result(result).metric.name if result else None
     return {
         "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
-        "environment": run_view.environment_of(result) if result else [], "error": error, "command": again,
+        "environment": run_view.environment_of(result) if result else [], "command": again,
         "serve": _serve_command(found) if usable else None,
-        "metric": metric, "score": test.get(metric), "notes": run_view.notes_of(result),
-        "confusion": run_view.confusion_of(result), "logs": names_of(found.path),
-        "staleness": result.get("staleness"), "shares": result.get("shares"),
+        "metric": metric, "score": test.value(metric) if test and metric else None,
+        "notes": run_view.notes_of(result) if result else [], "history": result.as_json()["history"] if result else [],
+        "confusion": run_view.confusion_of(result) if result else None, "logs": names_of(found.path),
         "resumable": folder.status() in ("interrupted", "failed"),
     }
 
@@ -255,7 +253,7 @@ async def wrong(request: Request) -> Response:
 
 def _wrong(found: Found) -> Wrong:
     folder = RunFolder(found.path)
-    return wrong_of(folder.job(), folder.result() or {}, found.path)
+    return wrong_of(folder.job(), folder.result(), found.path)
 
 
 async def image(request: Request) -> Response:

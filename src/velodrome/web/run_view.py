@@ -18,10 +18,11 @@ from velodrome.events.models import (
     StalenessEvent,
     WarningEvent,
 )
+from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.printable import shown
-from velodrome.reporting.series import FaultSpan, Span, merged, name_of, run_series
+from velodrome.reporting.series import FaultSpan, Process, Span, hosts_of, merged, name_of, run_series
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun
 from velodrome.web.thinned import Thinned, read_thinned
@@ -50,11 +51,10 @@ def _kept_view(path: Path, state: tuple[tuple[int, int], ...]) -> dict[str, Any]
 def _view(path: Path) -> dict[str, Any]:
     thinned = read_thinned(path)
     live = LiveRun.ended(path, thinned)
-    result = live.result or {}
-    began = float(result.get("started") or live.began or 0.0)
-    history = result.get("history") or []
-    nodes = result.get("nodes") or _nodes(thinned)
-    series = run_series({"nodes": nodes, "started": began}, thinned.events)
+    result = live.result
+    began = (result.started if result else live.began) or 0.0
+    history = result.as_json()["history"] if result else []
+    series = run_series(began, (hosts_of(result) if result else {}) or _hosts(thinned), thinned.events)
     state = live.as_json()
     return {
         "status": live.status, "events": thinned.total, "every": thinned.step, "metric": state["metric"],
@@ -70,10 +70,10 @@ def _view(path: Path) -> dict[str, Any]:
     }
 
 
-def _nodes(thinned: Thinned) -> list[dict[str, Any]]:
-    """The processes of a run without a result, from their first events."""
-    found = {(event.role, event.rank): event.host for event in thinned.events if isinstance(event, HelloEvent)}
-    return [{"role": role, "rank": rank, "host": host} for (role, rank), host in found.items()]
+def _hosts(thinned: Thinned) -> dict[Process, str]:
+    """The processes of a run without a result and their hosts, from their first events."""
+    return {(event.role, event.rank): event.host for event in thinned.events
+            if isinstance(event, HelloEvent) and event.role is not None and event.rank is not None}
 
 
 def _fewer(spans: list[Span]) -> list[Span]:
@@ -171,12 +171,12 @@ class Confusion:
         return 2 <= len(self.names) <= MOST_CLASSES
 
 
-def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
+def confusion_of(result: Result) -> Confusion | None:
     """None if there is none, or it is not square."""
-    table = result.get("confusion")
+    table = result.confusion
     if not table or any(len(row) != len(table) for row in table):
         return None
-    given = [shown(name) for name in result.get("class_names") or ()]
+    given = [shown(name) for name in result.class_names or ()]
     names = given if len(given) == len(table) else [str(place) for place in range(len(table))]
     wrong = [
         (names[true], names[predicted], count, count / total)
@@ -186,21 +186,21 @@ def confusion_of(result: Mapping[str, Any]) -> Confusion | None:
     return Confusion(names, table, sorted(wrong, key=lambda pair: -pair[2])[:MOST_PAIRS])
 
 
-def environment_of(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+def environment_of(result: Result) -> list[tuple[str, str]]:
     """What a run ran on, as names and values."""
-    found = [*result["versions"].items()]
-    if (machine := result.get("machine")) is not None:
-        found.append(("machine", f"{machine['processor']}, {machine['cores']} cores, "
-                                 f"{machine['memory_bytes'] / 2**30:.0f} GiB memory, {machine['system']}"))
+    found = [*result.versions.items()]
+    if (machine := result.machine) is not None:
+        found.append(("machine", f"{machine.processor}, {machine.cores} cores, "
+                                 f"{machine.memory_bytes / 2**30:.0f} GiB memory, {machine.system}"))
     found += [("host", line) for line in host_lines(result)]
     found += [("implementation", line) for line in implementation_lines(result)]
-    found.append(("launcher", str(result.get("launcher") or "local")))
+    found.append(("launcher", result.launcher or "local"))
     return found
 
 
-def notes_of(result: Mapping[str, Any]) -> list[str]:
+def notes_of(result: Result) -> list[str]:
     """What a reader of a run should know."""
-    note = load_note([result]) if result.get("hosts") else None
+    note = load_note([result])
     return [f"Not reliable: {note}; repeat the run on an idle machine."] if note else []
 
 

@@ -41,6 +41,7 @@ def warnings(ran: Ran) -> list[str]:
     return [event["message"] for process in ran.processes for event in process.of_kind("warning")]
 
 
+@pytest.mark.quick("preprocessing-mirrored", "regularizers-allreduce")
 @pytest.mark.parametrize(("kind", "strategy"), INSIDE)
 def test_two_workers_end_with_the_weights_of_one(train: Any, kind: str, strategy: str) -> None:
     alone, ran = (train(**asked(kind, name)) for name in ("single", strategy))
@@ -51,6 +52,7 @@ def test_two_workers_end_with_the_weights_of_one(train: Any, kind: str, strategy
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
 
+@pytest.mark.quick("subclass-allreduce")
 @pytest.mark.parametrize(("kind", "arguments", "strategy", "reason"), [
     pytest.param("subclass", {}, "allreduce", "batch normalisation", id="subclass-allreduce"),
     pytest.param("subclass", {}, "multi-worker-mirrored", "batch normalisation", id="subclass-mwms", marks=slow),
@@ -110,7 +112,7 @@ def test_penalties_and_constraints_are_those_of_keras_own_training(train: Any, d
 
 
 @pytest.mark.parametrize(("strategy", "form"), [
-    pytest.param("mirrored", "stock"), pytest.param("single", "stock", marks=slow),
+    pytest.param("mirrored", "stock", marks=slow), pytest.param("single", "stock", marks=slow),
     pytest.param("multi-worker-mirrored", "stock", marks=slow), pytest.param("central-storage", "stock", marks=slow),
     pytest.param("parameter-server", "stock", marks=slow), pytest.param("parameter-server", "velodrome", marks=slow),
 ])

@@ -42,6 +42,7 @@ def test_memory_that_cannot_be_written_is_not_offered(monkeypatch: pytest.Monkey
         allreduce.available.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_allreduce_through_copies_ends_with_the_same_weights(train: Any) -> None:
     asked = {"strategy": "allreduce", "workers": 2, "optimizer": "momentum", "dtype": "float64"}

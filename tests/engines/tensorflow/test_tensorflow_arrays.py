@@ -98,6 +98,11 @@ REST = [(task, *place, dtype) for task, place, dtype in product(DATA, SYNCHRONOU
 ROWS = [*LEAN, *(pytest.param(*row, marks=pytest.mark.slow) for row in REST if row not in LEAN)]
 
 
+@pytest.mark.quick(
+    "regression-central-storage-*", "multi-label-multi-worker-mirrored-*", "classification-allreduce-*",
+    "keras_arrays:Masked-mirrored-*", "keras_arrays:TwoTargets-*",
+    "keras_arrays:Masked-multi-worker-mirrored-2-stock-*",
+)
 @pytest.mark.parametrize(("task", "strategy", "workers", "form", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(
     single, written, tmp_path, task, strategy, workers, form, dtype
@@ -116,6 +121,7 @@ def test_workers_together_end_with_the_weights_of_one(
     assert ran.result["confusion"] == alone.result["confusion"]
 
 
+@pytest.mark.quick("keras_arrays:Masked-velodrome")
 @pytest.mark.parametrize(("task", "form"), [
     ("multi-label", "velodrome"), ("keras_arrays:Masked", "velodrome"),
     *(pytest.param(task, form, marks=pytest.mark.slow) for task, form in product(DATA, ("velodrome", "stock"))

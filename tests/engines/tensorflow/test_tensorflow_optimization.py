@@ -103,6 +103,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.quick("mirrored-2-stock", "parameter-server-1-velodrome", "allreduce-2-velodrome")
 @pytest.mark.parametrize(("strategy", "workers", "implementation"), ROWS)
 def test_smaller_batches_that_are_added_up_are_the_larger_batch(
     train: Any, strategy: str, workers: int, implementation: str

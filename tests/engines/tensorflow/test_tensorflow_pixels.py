@@ -80,7 +80,8 @@ def test_a_model_that_begins_with_preprocessing_of_bytes_gets_bytes_or_a_warning
         ]),
         "adapted": lambda: keras.Sequential([keras.Input(SHAPE), adapted, head]),
     }[made]()
-    transform, notes = choose_transform(Job(engine="tensorflow", model="nets:build", pixels=pixels), model, data)
+    job = Job(engine="tensorflow", model="nets:build", pixels=pixels)
+    transform, notes = choose_transform(job, model, data, classifies_images=True)
     assert transform.form == form
     assert [told in note for note in notes] == ([True] if told else [])
 
@@ -100,7 +101,8 @@ def test_other_models_get_pixels_from_0_to_1_without_a_word(colour: Path, made: 
         "behind a layer": [layers.Conv2D(3, 1), layers.Rescaling(0.01)],
     }[made]
     model = keras.Sequential([keras.Input(SHAPE), *first, head])
-    transform, notes = choose_transform(Job(engine="tensorflow", model="nets:build"), model, read_data(str(colour)))
+    job = Job(engine="tensorflow", model="nets:build")
+    transform, notes = choose_transform(job, model, read_data(str(colour)), classifies_images=True)
     assert (transform.form, notes) == ("unit", ())
 
 
@@ -113,7 +115,8 @@ def test_a_normalization_that_was_never_adapted_is_told(colour: Path) -> None:
     from velodrome.engines.tensorflow.inputs import choose_transform
 
     model = keras.Sequential([keras.Input(SHAPE), layers.Normalization(), conv(SHAPE, 10)])
-    transform, (note,) = choose_transform(Job(model="nets:build"), model, read_data(str(colour)))
+    job = Job(model="nets:build")
+    transform, (note,) = choose_transform(job, model, read_data(str(colour)), classifies_images=True)
     assert transform.form == "unit"
     assert "was never adapted and changes nothing: --pixels standardize does what it would" in note
 
@@ -158,6 +161,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.quick("*allreduce*", "*multi-worker-mirrored*", "*'parameter-server', 'workers': 1}")
 @pytest.mark.integration
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_every_strategy_ends_with_the_same_weights_from_standardized_pixels(fit: Any, place: dict[str, Any]) -> None:

@@ -29,6 +29,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.quick("2-momentum-float64")
 @pytest.mark.parametrize(("servers", "optimizer", "dtype"), ROWS)
 def test_one_worker_ends_with_the_weights_of_one_process(
     train: Any, servers: int, optimizer: str, dtype: str

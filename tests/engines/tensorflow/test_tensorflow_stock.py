@@ -19,6 +19,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.quick("mirrored-2-momentum", "multi-worker-mirrored-2-momentum", "central-storage-2-sgd")
 @pytest.mark.integration
 @pytest.mark.parametrize(("strategy", "workers", "optimizer"), ROWS)
 def test_stock_replicas_end_with_the_weights_of_one_process(

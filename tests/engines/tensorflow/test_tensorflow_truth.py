@@ -27,6 +27,10 @@ ROWS = [*LEAN, *(pytest.param(*row, marks=pytest.mark.slow) for row in REST)]
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.quick(
+    "mirrored-3-*", "central-storage-3-*", "multi-worker-mirrored-3-sgd-float32",
+    "multi-worker-mirrored-2-*float64", "allreduce-3-*float64",
+)
 @pytest.mark.parametrize(("strategy", "workers", "optimizer", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(
     train: Any, strategy: str, workers: int, optimizer: str, dtype: str
@@ -57,6 +61,7 @@ def test_metrics_are_those_of_one_process(train: Any, strategy: str) -> None:
         assert mine["validation_accuracy"] == pytest.approx(other["validation_accuracy"])
 
 
+@pytest.mark.quick("adam", "momentum")
 @pytest.mark.parametrize("optimizer", ["adam", "momentum", "sgd"])
 def test_one_process_ends_with_the_weights_that_keras_ends_with(train: Any, data: Any, optimizer: str) -> None:
     keras = pytest.importorskip("keras")

@@ -139,8 +139,7 @@ def normalised_by_worker(images: Any, labels: Any, workers: int, rate: float) ->
 
 
 @pytest.mark.parametrize(("strategy", "workers"), [
-    ("allreduce", 2),
-    *(pytest.param(name, 2, marks=pytest.mark.slow) for name in SYNCHRONOUS if name != "allreduce"),
+    *(pytest.param(name, 2, marks=pytest.mark.slow) for name in SYNCHRONOUS),
     pytest.param("single", 1, marks=pytest.mark.slow), pytest.param("allreduce", 3, marks=pytest.mark.slow),
 ])
 def test_resnet20_normalises_by_each_workers_own_examples_and_is_exact_otherwise(

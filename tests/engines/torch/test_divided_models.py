@@ -57,6 +57,7 @@ def check_same(ran: Ran, alone: Ran, tolerance: float) -> None:
     assert all(np.abs(mine[name] - theirs[name]).max() < tolerance for name in theirs)
 
 
+@pytest.mark.quick("float64-tensor-3", "float64-pipeline-3", "float64-gpipe-3")
 @pytest.mark.parametrize(("strategy", "workers", "changes"), [
     pytest.param("tensor", 2, {}, id="tensor-2"),
     pytest.param("tensor", 3, {}, id="tensor-3"),

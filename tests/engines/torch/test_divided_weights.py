@@ -43,6 +43,7 @@ def single(tmp_path_factory, data):
     return each_once(data, lambda: tmp_path_factory.mktemp("single"))
 
 
+@pytest.mark.quick("*-adam-float64-3", "*-sgd-float32-2")
 @pytest.mark.parametrize(("optimizer", "dtype", "workers"), [
     ("momentum", "float64", 2), ("sgd", "float32", 2), ("adam", "float64", 3),
     pytest.param("momentum", "float64", 3, marks=slow), pytest.param("adamw", "float32", 1, marks=slow),

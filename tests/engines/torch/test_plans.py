@@ -131,7 +131,7 @@ def test_chains_of_a_model_are_planned_where_their_calls_are_whole(monkeypatch):
     from velodrome.engines.torch.objectives import ObjectiveModule
     from velodrome.engines.torch.strategies.plans import plan_for
     from velodrome.engines.torch.task_objectives import ClassObjective
-    from velodrome.tasks.counts import Batch
+    from velodrome.tasks.base import Batch
 
     def plan(**arguments):
         model = torch_nets.nested((1, 4, 4), 3, **arguments)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from velodrome.catalog.networks import Lstm  # noqa: E402
+from velodrome.catalog.models import Lstm  # noqa: E402
 from velodrome.engines.torch.feed import Replica, TextFeed  # noqa: E402
 from velodrome.engines.torch.objectives import ObjectiveModule, Tally  # noqa: E402
 from velodrome.engines.torch.task_objectives import LanguageObjective  # noqa: E402

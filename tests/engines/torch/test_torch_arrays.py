@@ -86,6 +86,7 @@ STRATEGIES = [
 ]
 
 
+@pytest.mark.quick("*-allreduce-*", "regression-ddp-*", "array_nets:TwoTargets-ddp-*")
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("strategy", "workers", "form"), STRATEGIES)
 @pytest.mark.parametrize("task", DATA)

@@ -81,6 +81,7 @@ def test_a_model_that_standardizes_itself_ends_with_the_weights_of_one_that_gets
     assert (own.result["pixels"], alone.result["pixels"]) == (given, "standardize")
 
 
+@pytest.mark.quick("data-*ddp*", "on_disk-*allreduce*", "data-*stock*")
 @pytest.mark.integration
 @pytest.mark.parametrize("changes", [
     {"strategy": "ddp", "workers": 3}, {"strategy": "allreduce", "workers": 2}, {"implementation": "stock"},

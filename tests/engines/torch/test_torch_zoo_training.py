@@ -65,6 +65,7 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.quick("vgg-small-ddp-*", "gpt-mini-allreduce-*")
 @pytest.mark.parametrize(("model", "strategy", "workers", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(train, model, strategy, workers, dtype):
     alone, together = train(model, dtype=dtype), train(model, strategy=strategy, workers=workers, dtype=dtype)
@@ -109,6 +110,7 @@ def normalised_by_worker(images, labels, workers, rate):
     return {f"model.{name}": value.numpy() for name, value in model.state_dict().items() if "tracked" not in name}
 
 
+@pytest.mark.quick("ddp-2")
 @pytest.mark.parametrize(("strategy", "workers"), [
     ("single", 1), ("ddp", 2), ("allreduce", 2),
     *(pytest.param(name, workers, marks=pytest.mark.slow) for name in ("ddp", "allreduce") for workers in (1, 3)),

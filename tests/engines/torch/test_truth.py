@@ -88,6 +88,7 @@ def test_the_answers_are_those_of_the_trained_weights_in_the_order_of_the_test_s
     assert decode(ran.result["test_answers"], 31).tolist() == right.tolist()
 
 
+@pytest.mark.quick("*-float64", "*-3-momentum-float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -110,6 +111,7 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
         assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
 
 
+@pytest.mark.quick("*-float64", "*-adam-float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
@@ -161,6 +163,7 @@ def test_hosts_apart_reach_each_other_over_the_network(single, data, tmp_path, s
     assert ran.result["implementation"]["path"] == ("mpi" if strategy == "allreduce" else None)
 
 
+@pytest.mark.quick("torch_nets:normalised-*", "dense-128-single-velodrome")
 @pytest.mark.parametrize("implementation", ["velodrome", "stock"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 @pytest.mark.parametrize("model", ["dense-128", "torch_nets:normalised"])
@@ -235,6 +238,7 @@ def stepped_by_torch_optim(wanted: Job, data: Path) -> dict[str, np.ndarray]:
     return {f"model.{name}": value.detach().numpy() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.quick("*-adam")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize(
     ("strategy", "workers", "path", "implementation"),

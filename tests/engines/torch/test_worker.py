@@ -98,6 +98,7 @@ def test_a_model_that_cannot_be_saved_is_refused_before_training(data, tmp_path)
     assert not process.of_kind("progress")
 
 
+@pytest.mark.quick("ddp")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_a_worker_that_does_not_come_is_named(data, tmp_path, strategy):
     job = Job(strategy=strategy, workers=3, start_timeout=10)

@@ -37,6 +37,7 @@ def distributed(wanted: Job, engine: str, workers: int) -> Job:
     return wanted.model_copy(update={"engine": engine, "strategy": "ddp", "workers": workers})
 
 
+@pytest.mark.quick("*-3")
 @pytest.mark.integration
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_workers_together_end_with_the_weights_of_one_process_of_pytorch(

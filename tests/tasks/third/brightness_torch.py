@@ -15,7 +15,7 @@ from velodrome.engines.torch.feed import dtype_of
 from velodrome.engines.torch.network import Network, seed_everything
 from velodrome.engines.torch.objectives import Objective, ObjectiveModule
 from velodrome.engines.torch.tasks import Examples
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 
 
 class BrightnessObjective(Objective):

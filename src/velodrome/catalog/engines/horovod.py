@@ -10,11 +10,9 @@ from pydantic import Field
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
 from velodrome.catalog.engines.torch import ENGINE as TORCH
 from velodrome.catalog.exchange import NONE
-from velodrome.catalog.models import models_for
-from velodrome.catalog.networks import Residual
+from velodrome.catalog.models import Residual, models_for
 from velodrome.catalog.options import Option
-from velodrome.catalog.script import horovod
-from velodrome.catalog.world import World
+from velodrome.catalog.world import World, horovod
 
 
 def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
 from velodrome.catalog.exchange import ASP, BSP, NONE
-from velodrome.catalog.models import models_for
-from velodrome.catalog.networks import Residual, Transformer
+from velodrome.catalog.models import Residual, Transformer, models_for
 from velodrome.catalog.world import World
 
 

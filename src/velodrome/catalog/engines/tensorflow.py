@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy
 from velodrome.catalog.exchange import ASP, NONE
-from velodrome.catalog.transports import MPI_NEEDS
 from velodrome.catalog.world import World
 
 #: TensorFlow's names for our roles.

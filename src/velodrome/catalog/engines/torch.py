@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from velodrome.catalog.base import Engine, Implementation, Need, Strategy
+from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy
 from velodrome.catalog.exchange import NONE, PERIODIC
 from velodrome.catalog.options import Option, Positive, Request, parsed_by
-from velodrome.catalog.transports import MPI_NEEDS
-from velodrome.catalog.world import World
+from velodrome.catalog.world import World, torchrun
 from velodrome.errors import BadRequest
 
 
@@ -123,19 +122,7 @@ def _groups(job: Request) -> int:
 
 
 def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
-    """What `torchrun` sets."""
-    if strategy.name == "single":
-        return {}
-    first = world.peers[0]
-    return {
-        "MASTER_ADDR": first.host,
-        "MASTER_PORT": str(first.port),
-        "WORLD_SIZE": str(len(world.peers)),
-        "RANK": str(world.me.rank),
-        "LOCAL_RANK": str(world.me.local_rank),
-        "LOCAL_WORLD_SIZE": str(world.local_size),
-        "VELODROME_HOSTS": ",".join(world.hosts),
-    }
+    return {} if strategy.name == "single" else {**torchrun(world), "VELODROME_HOSTS": ",".join(world.hosts)}
 
 
 # Parts of the strategies, as `velodrome engines` and results name them.

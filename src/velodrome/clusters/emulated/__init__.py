@@ -105,5 +105,5 @@ LAUNCHER = LauncherType(
     "several hosts on this machine, as network namespaces with limited links (Linux, root)",
     "velodrome.clusters.emulated.launcher:EmulatedLauncher",
     inline="nodes=N,bandwidth=RATE,latency=TIME,cpu=CORES,memory=BYTES", options=EmulatedOptions,
-    cleaner="velodrome.clusters.emulated.limits:clean",
+    cleaner="velodrome.clusters.emulated.node:clean",
 )

@@ -10,21 +10,20 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from velodrome.clusters import preflight
 from velodrome.clusters.emulated import EmulatedOptions
-from velodrome.clusters.emulated.limits import Limits, clean
 from velodrome.clusters.emulated.measure import lacking, measure
-from velodrome.clusters.emulated.network import Network, missing_tools
-from velodrome.clusters.emulated.node import check_storage, storage_of
+from velodrome.clusters.emulated.network import Network, check_storage, missing_tools, storage_of
+from velodrome.clusters.emulated.node import Limits, clean
 from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.launcher import Allocation, Diagnosis, Examination, Exit, Finding, Notice, no_notice
-from velodrome.clusters.local.launcher import PORTS, HereLauncher, LocalGroup, LocalLauncher
-from velodrome.clusters.local.processes import ColdProcess, Inside, WarmProcess, start_cold, start_warm
+from velodrome.clusters.local.launcher import PORTS, LocalGroup, LocalLauncher
+from velodrome.clusters.local.processes import Inside, LocalProcess, start_cold, start_warm
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.faults import ACTIONS, Fault, parse_fault
@@ -109,7 +108,7 @@ class EmulatedGroup(LocalGroup):
         return replace(end, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
 
 
-class EmulatedLauncher(HereLauncher):
+class EmulatedLauncher(LocalLauncher):
     """Starts processes on emulated nodes, which exist from the first job until the launcher is closed."""
 
     name = "emulated"
@@ -117,6 +116,7 @@ class EmulatedLauncher(HereLauncher):
     faults = ACTIONS
 
     def __init__(self, options: EmulatedOptions | None = None) -> None:
+        super().__init__()
         options = options or EmulatedOptions.model_validate({})
         self._cluster = options.request()
         self._placement = options.policy
@@ -125,7 +125,6 @@ class EmulatedLauncher(HereLauncher):
         self._facts: dict[str, object] = {}
         #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
         self._able: set[bool] = set()
-        self._warm = LocalLauncher()
 
     @property
     def host_names(self) -> tuple[str, ...]:
@@ -162,7 +161,7 @@ class EmulatedLauncher(HereLauncher):
         Not if memory is limited: what they share with the process that they were forked from would not count.
         """
         if self._cluster.memory is None:
-            self._warm.prepare(engines)
+            super().prepare(engines)
 
     def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         network = self._created()
@@ -205,51 +204,40 @@ class EmulatedLauncher(HereLauncher):
             self._facts = measure(self._cluster, self._network, self._limits.limited_by)
         return self._network
 
-    def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> EmulatedGroup:
+    def group(self, plan: Plan) -> EmulatedGroup:
         limits = self._limits
         assert limits is not None, "hosts were allocated"
-        # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
-        folder = folder.absolute()
-        places = _places(plan.processes)
-        fetches = storage_of(plan.job.dataset) is not None
         for fault in map(parse_fault, plan.job.faults):
             if fault.action == "slow":
                 for host in _hosts_of(fault, plan.processes):
                     limits.prepare_slowing(host)
-        group = EmulatedGroup(
-            secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan.job, places.values())
-        )
-        try:
-            for process, here in places.items():
-                started = self._start_one(plan, here, folder, group.token, resume=resume, fetches=fetches)
-                started.process = process  # the supervisor asks for it by the plan's own
-                group.add(started)
-        except BaseException:
-            with deferred():
-                group.stop()
-            raise
-        return group
+        return EmulatedGroup(secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan))
 
-    def _start_one(
-        self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool, fetches: bool
-    ) -> ColdProcess | WarmProcess:
+    def start_process(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
         """Start a process on its node, within its limits; one that fetches data does so into a cache of its own."""
         network, limits, host = self._network, self._limits, process.host
         assert network is not None, "hosts were allocated"
         assert limits is not None, "hosts were allocated"
-        own = {"VELODROME_CACHE": str(network.cache_of(host))} if fetches else {}
-        if (template := self._warm.template_for(plan)) is not None:
+        placed = _among_all(process, plan)
+        # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
+        folder = folder.absolute()
+        own = {"VELODROME_CACHE": str(network.cache_of(host))} if storage_of(plan.job.dataset) else {}
+        started: LocalProcess
+        if (template := self.template_for(plan)) is not None:
             inside = Inside(network[host].pid, limits.groups_of(host), own)
-            return start_warm(template, plan, process, folder, token, resume=resume, inside=inside)
-        words = ["env", *(f"{name}={value}" for name, value in own.items())] if own else []
-        return start_cold(
-            plan, process, folder, token, resume=resume,
-            wrap=lambda command: network[host].enter(limits.enter(host, [*words, *command])),
-        )
+            started = start_warm(template, plan, placed, folder, token, resume=resume, inside=inside)
+        else:
+            words = ["env", *(f"{name}={value}" for name, value in own.items())] if own else []
+            started = start_cold(
+                plan, placed, folder, token, resume=resume,
+                wrap=lambda command: network[host].enter(limits.enter(host, [*words, *command])),
+            )
+        started.process = process  # the supervisor asks for it by the plan's own
+        return started
 
     def close(self) -> None:
         with deferred():
-            self._warm.close()
+            super().close()
             if self._network is not None:
                 self._network.close()
             if self._limits is not None:
@@ -262,19 +250,17 @@ def _hosts_of(fault: Fault, processes: Sequence[Process]) -> set[str]:
     return {process.host for process in processes if (process.role, process.rank) in meant}
 
 
-def _cores(job: Job, processes: Iterable[Process]) -> dict[str, float]:
+def _cores(plan: Plan) -> dict[str, float]:
     """Cores that the processes of each node use: threads of workers, one for each of the others."""
     used_cores: dict[str, float] = {}
-    for process in processes:
-        used = job.threads or (max(1, cores() // process.slots) if process.slots else 1)
+    for process in plan.processes:
+        slots = _among_all(process, plan).slots
+        used = plan.job.threads or (max(1, cores() // slots) if slots else 1)
         used_cores[process.host] = min(float(cores()), used_cores.get(process.host, 0.0) + used)
     return used_cores
 
 
-def _places(processes: Sequence[Process]) -> dict[Process, Process]:
-    """Each process with its place among all workers: the nodes share the cores of one machine."""
-    workers = [process for process in processes if process.slots]
-    return {
-        process: replace(process, slot=workers.index(process), slots=len(workers)) if process.slots else process
-        for process in processes
-    }
+def _among_all(process: Process, plan: Plan) -> Process:
+    """A process with its place among all workers: the nodes share the cores of one machine."""
+    workers = [other for other in plan.processes if other.slots]
+    return replace(process, slot=workers.index(process), slots=len(workers)) if process.slots else process

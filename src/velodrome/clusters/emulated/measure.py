@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from velodrome.clusters.emulated import EmulatedCluster
-from velodrome.clusters.emulated.limits import Limits
 from velodrome.clusters.emulated.network import Network, delayed_by, queues
-from velodrome.clusters.emulated.node import Node
+from velodrome.clusters.emulated.node import Limits, Node
 from velodrome.errors import VelodromeError
 
 _PORT = 19999

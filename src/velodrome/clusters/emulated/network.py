@@ -3,48 +3,71 @@ be delayed and the kernel cannot do it (no `netem`). Either can cut a node off f
 
 A namespace lives as long as a process in it does. The first process of each node, its holder, ends when its standard
 input closes, which the kernel does when the controller ends, in whatever way. So no namespace, interface or mount can
-outlive the controller. What connects the nodes has a namespace of its own, and so has the gateway to storage; the
-machine's own network is never touched.
+outlive the controller. What connects the nodes has a namespace of its own; the machine's own network is never touched.
+
+So has the gateway, a node through which the others reach the storage that a job's data is in. The nodes send it
+whatever is not for a node; it redirects TCP connections to a relay, which makes them from this machine. Other traffic,
+and so name servers, cannot be reached.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
+from urllib.parse import urlsplit
 
 from velodrome.clusters.emulated import EmulatedCluster, programs
-from velodrome.clusters.emulated.limits import folder_prefix
-from velodrome.clusters.emulated.node import READY, Gateway, Helper, Node, names_of_machine
-from velodrome.errors import BadRequest, VelodromeError
+from velodrome.clusters.emulated.node import READY, Helper, Node, folder_prefix
+from velodrome.clusters.interrupts import rollback
+from velodrome.data.storage.store import REMOTE
+from velodrome.errors import BadRequest, Unavailable, VelodromeError
 
 _SECONDS = 10.0
 _TUN = Path("/dev/net/tun")
 
 
-class Links(Protocol):
+class Links(ABC):
     """The network between nodes."""
 
-    @property
-    def delayed_by(self) -> str | None:
-        """What delays packets: `netem` or `user space`; None if nothing does."""
+    #: What delays packets: `netem` or `user space`; None if nothing does.
+    delayed_by: str | None
 
-    def lead(self, seconds: float) -> None:
-        """Let packets leave earlier by the time that the emulation itself takes."""
+    def __init__(self, cluster: EmulatedCluster) -> None:
+        self._cluster, self._ports = cluster, 0
 
+    @abstractmethod
     def add(self, node: Node) -> None:
         """Connect one more host to the nodes."""
 
+    @abstractmethod
+    def lead(self, seconds: float) -> None:
+        """Let packets leave earlier by the time that the emulation itself takes."""
+
+    @abstractmethod
     def cut(self, number: int) -> None:
         """Drop everything that the node with this number, counted from 1, sends or would receive."""
 
+    @abstractmethod
     def mend(self, number: int) -> None:
         """Connect it again."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """End what connects the nodes."""
+
+    def _set_up(self, node: Node) -> None:
+        """Give a node its address, and limit what it sends."""
+        node.run("ip", "link", "set", "lo", "up")
+        node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
+        node.run("ip", "link", "set", "eth0", "up")
+        for words in queues(self._cluster, "eth0", latency=None):
+            node.run(*words)
 
 
 def connect(cluster: EmulatedCluster, nodes: Sequence[Node]) -> Links:
@@ -76,35 +99,28 @@ def has_netem(node: Node) -> bool:
     return True
 
 
-class Bridge:
+class Bridge(Links):
     """A bridge in a namespace of its own, with a pair of devices to each node."""
 
     def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
+        super().__init__(cluster)
         self.delayed_by = "netem" if cluster.latency is not None else None
-        self._cluster, self._ports = cluster, len(nodes)
         self.switch = Node("switch", "", None)
-        try:
+        with rollback(self.close):
             self.switch.wait_until_ready()
             self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
             self.switch.run("ip", "link", "set", "bridge", "up")
-            for number, node in enumerate(nodes, 1):
-                self._plug(cluster, f"port{number}", node)
-        except BaseException:
-            self.close()
-            raise
-
-    def _plug(self, cluster: EmulatedCluster, port: str, node: Node) -> None:
-        self.switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
-        self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
-        _set_up(node)
-        for words in queues(cluster, "eth0", latency=None):
-            node.run(*words)
-        for words in queues(cluster, port, latency=cluster.latency):
-            self.switch.run(*words)
+            for node in nodes:
+                self.add(node)
 
     def add(self, node: Node) -> None:
         self._ports += 1
-        self._plug(self._cluster, f"port{self._ports}", node)
+        port = f"port{self._ports}"
+        self.switch.run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid))
+        self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
+        self._set_up(node)
+        for words in queues(self._cluster, port, latency=self._cluster.latency):
+            self.switch.run(*words)
 
     def lead(self, seconds: float) -> None:
         """Nothing: the kernel is not late."""
@@ -119,35 +135,30 @@ class Bridge:
         self.switch.close()
 
 
-class UserSpace:
+class UserSpace(Links):
     """A process that passes packets on between the nodes, each after the latency."""
 
     delayed_by = "user space"
 
     def __init__(self, cluster: EmulatedCluster, nodes: Sequence[Node]) -> None:
-        self._cluster, self._ports = cluster, len(nodes)
+        super().__init__(cluster)
         self._switch = Helper(
             programs.command("switch", cluster.latency or 0.0, cluster.bandwidth or 0.0, *(node.pid for node in nodes)),
             "--on emulated: latency cannot be emulated",
         )
-        try:
+        with rollback(self.close):
             self._switch.expect(READY, _SECONDS)
-            for number, node in enumerate(nodes, 1):
-                self._set_up(number, node)
-        except BaseException:
-            self.close()
-            raise
+            for node in nodes:
+                self._plug(node)
 
-    def _set_up(self, number: int, node: Node) -> None:
-        node.run("ip", "link", "set", "eth0", "address", programs.hardware_address(number))
-        _set_up(node)
-        for queue in queues(self._cluster, "eth0", latency=None):
-            node.run(*queue)
+    def _plug(self, node: Node) -> None:
+        self._ports += 1
+        node.run("ip", "link", "set", "eth0", "address", programs.hardware_address(self._ports))
+        self._set_up(node)
 
     def add(self, node: Node) -> None:
         self._switch.tell(f"add {node.pid}", _SECONDS)
-        self._ports += 1
-        self._set_up(self._ports, node)
+        self._plug(node)
 
     def lead(self, seconds: float) -> None:
         self._switch.tell(f"lead {seconds:.6f}", _SECONDS)
@@ -160,12 +171,6 @@ class UserSpace:
 
     def close(self) -> None:
         self._switch.close()
-
-
-def _set_up(node: Node) -> None:
-    node.run("ip", "link", "set", "lo", "up")
-    node.run("ip", "address", "add", f"{node.address}/24", "dev", "eth0")
-    node.run("ip", "link", "set", "eth0", "up")
 
 
 def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list[list[str]]:
@@ -183,6 +188,57 @@ def queues(cluster: EmulatedCluster, device: str, latency: float | None) -> list
         commands.append([*add, *parent, "handle", "10:", "tbf", "rate", rate, "burst", str(burst),
                          "latency", f"{programs.QUEUE * 1e3:.0f}ms"])
     return commands
+
+
+_REMOTE = re.compile(rf"[\w-]+:((?:{'|'.join(REMOTE)})://.*)", re.IGNORECASE)
+
+
+def storage_of(dataset: str) -> str | None:
+    """The address of the storage that a data set is in; None if it is on this machine."""
+    match = _REMOTE.fullmatch(dataset)
+    return match[1] if match else None
+
+
+def check_storage(url: str) -> None:
+    """Refuse storage that nodes cannot reach."""
+    if shutil.which("iptables") is None:
+        message = f"--on emulated: nodes reach {url!r} with iptables only: install it, or use data on this machine"
+        raise Unavailable(message, [message])
+    if url.lower().startswith("s3://"):
+        url = os.environ.get("AWS_ENDPOINT_URL", url)
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or _is_loopback(host):
+        raise BadRequest(
+            f"--on emulated: {url!r} is an address of loopback, where each emulated node finds itself only; give "
+            "storage an address that other hosts could use, too"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Gateway:
+    """A namespace among the nodes, and the relay that listens in it."""
+
+    def __init__(self, node: Node, network: str) -> None:
+        node.run("iptables", "-w", "5", "-t", "nat", "-A", "PREROUTING", "-i", "eth0", "!", "-d", network, "-p", "tcp",
+                 "-j", "REDIRECT", "--to-ports", str(programs.PORT))
+        self._relay = Helper(programs.command("relay", node.pid), "--on emulated: nodes cannot reach storage")
+        #: Ends the relay; the namespace is closed by whoever made it.
+        self.close = self._relay.close
+        with rollback(self.close):
+            self._relay.expect(READY, _SECONDS)
+
+
+def names_of_machine(table: Path = Path("/etc/hosts")) -> str:
+    """The names that this machine has a table of, without its own: nodes cannot ask a name server."""
+    lines = table.read_text().splitlines() if table.exists() else []
+    return "".join(f"{line}\n" for line in lines if (words := line.split()) and words[0][0].isdigit()
+                   and not _is_loopback(words[0]))
 
 
 TOOLS = ("ip", "tc", "nsenter", "unshare", "mount")
@@ -204,14 +260,11 @@ class Network:
         self._links: Links | None = None
         self._outside: Node | None = None
         self._gateway: Gateway | None = None
-        try:
+        with rollback(self.close):
             self.nodes += [Node(name, _NETWORK.format(number), hosts) for number, name in enumerate(names, 1)]
             for node in self.nodes:
                 node.wait_until_ready()
             self._links = connect(cluster, self.nodes)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def links(self) -> Links:
@@ -248,14 +301,9 @@ class Network:
         return self._scratch / name / "cache"
 
     def close(self) -> None:
-        if self._gateway is not None:
-            self._gateway.close()
-        if self._outside is not None:
-            self._outside.close()
-        if self._links is not None:
-            self._links.close()
-        for node in self.nodes:
-            node.close()
+        for part in (self._gateway, self._outside, self._links, *self.nodes):
+            if part is not None:
+                part.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 

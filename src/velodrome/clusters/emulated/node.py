@@ -1,26 +1,26 @@
-"""One node on this machine: a network namespace with its own address and name, held by a process; and the gateway, a
-node through which the others reach the storage that a job's data is in.
+"""One node on this machine: a network namespace with its own address and name, held by a process, and a control group
+that limits its CPU and memory, of the generation that this kernel has.
 
-The nodes send the gateway whatever is not for a node; it redirects TCP connections to a relay, which makes them from
-this machine. Other traffic, and so name servers, cannot be reached.
+A controller that was killed leaves control groups and a folder behind, found by their names. The kernel removes
+namespaces, interfaces and mounts with the last process in them.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import select
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from ipaddress import ip_address
+from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from velodrome.clusters.emulated import programs
-from velodrome.data.storage.store import REMOTE
-from velodrome.errors import BadRequest, Unavailable, VelodromeError
+from velodrome.clusters.emulated import EmulatedCluster
+from velodrome.clusters.interrupts import rollback
+from velodrome.errors import BadRequest, VelodromeError
 
 #: What a helper prints first.
 READY = "ready"
@@ -135,58 +135,189 @@ def _run(words: Sequence[str]) -> None:
         raise VelodromeError(f"the emulated cluster cannot be created: {command}: {done.stderr.strip()}")
 
 
-_SECONDS = 10.0
-_REMOTE = re.compile(rf"[\w-]+:((?:{'|'.join(REMOTE)})://.*)", re.IGNORECASE)
+GROUPS = Path("/sys/fs/cgroup")
+PREFIX = "velodrome-"
+_FOLDER = "velodrome-nodes-"
+_REMOVE_SECONDS = 3.0
 
 
-def storage_of(dataset: str) -> str | None:
-    """The address of the storage that a data set is in; None if it is on this machine."""
-    match = _REMOTE.fullmatch(dataset)
-    return match[1] if match else None
+def _since(pid: int) -> str:
+    """When a process began, by the kernel's count; empty if there is none. A number of a process is used again."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
 
 
-def check_storage(url: str) -> None:
-    """Refuse storage that nodes cannot reach."""
-    if shutil.which("iptables") is None:
-        message = f"--on emulated: nodes reach {url!r} with iptables only: install it, or use data on this machine"
-        raise Unavailable(message, [message])
-    if url.lower().startswith("s3://"):
-        url = os.environ.get("AWS_ENDPOINT_URL", url)
-    host = urlsplit(url).hostname or ""
-    if host == "localhost" or _is_loopback(host):
-        raise BadRequest(
-            f"--on emulated: {url!r} is an address of loopback, where each emulated node finds itself only; give "
-            "storage an address that other hosts could use, too"
-        )
+@cache
+def _mark(pid: int) -> str:
+    return f"{pid}-{_since(pid)}"
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+def group_name(node: str) -> str:
+    """The name of a control group of this controller."""
+    return f"{PREFIX}{_mark(os.getpid())}-{node}"
 
 
-class Gateway:
-    """A namespace among the nodes, and the relay that listens in it."""
+def folder_prefix() -> str:
+    """What the name of a temporary folder of this controller begins with."""
+    return f"{_FOLDER}{_mark(os.getpid())}-"
 
-    def __init__(self, node: Node, network: str) -> None:
-        node.run("iptables", "-w", "5", "-t", "nat", "-A", "PREROUTING", "-i", "eth0", "!", "-d", network, "-p", "tcp",
-                 "-j", "REDIRECT", "--to-ports", str(programs.PORT))
-        self._relay = Helper(programs.command("relay", node.pid), "--on emulated: nodes cannot reach storage")
-        try:
-            self._relay.expect(READY, _SECONDS)
-        except BaseException:
-            self.close()
-            raise
+
+def _is_orphan(mark: str) -> bool:
+    pid, since = (*mark.split("-"), "")[:2]
+    return pid.isdigit() and (not since or _since(int(pid)) != since)
+
+
+def remove_group(folder: Path) -> None:
+    """Remove a control group; its last processes may need a moment to end."""
+    deadline = time.monotonic() + _REMOVE_SECONDS
+    while folder.exists():
+        with suppress(OSError):
+            folder.rmdir()
+            return
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+
+
+def clean(groups: Path = GROUPS, folders: Path | None = None) -> list[str]:
+    """Remove what controllers that are gone have left behind; the names of what was removed."""
+    removed = []
+    for folder in [*groups.glob(f"{PREFIX}*"), *groups.glob(f"*/{PREFIX}*")]:
+        if _is_orphan(folder.name.removeprefix(PREFIX)):
+            remove_group(folder)
+            removed += [] if folder.exists() else [f"control group {folder.name}"]
+    for folder in (folders or Path(tempfile.gettempdir())).glob(f"{_FOLDER}*"):
+        if _is_orphan(folder.name.removeprefix(_FOLDER)):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += [] if folder.exists() else [f"folder {folder}"]
+    return sorted(set(removed))
+
+
+_PERIOD = 100_000
+#: The kernel grants no less than this in a period.
+_LEAST_QUOTA = 1000
+
+
+class Limits:
+    """The control groups of the nodes of one controller."""
+
+    def __init__(self, cluster: EmulatedCluster, nodes: Sequence[str], root: Path = GROUPS) -> None:
+        self._cluster, self._root = cluster, root
+        self._folders: dict[str, list[Path]] = {node: [] for node in nodes}
+        controllers = [name for name, limit in (("cpu", cluster.cpu), ("memory", cluster.memory)) if limit is not None]
+        with rollback(self.close):
+            for node in nodes if controllers else ():
+                self._folders[node] = _create(root, group_name(node), controllers, cluster)
+
+    @property
+    def limited_by(self) -> str | None:
+        """What limits the nodes; None if nothing does."""
+        if self._cluster.cpu is None and self._cluster.memory is None:
+            return None
+        return "cgroup v2" if _is_v2(self._root) else "cgroup v1"
+
+    def prepare_slowing(self, node: str) -> None:
+        """Give a node a control group by which it can be slowed down; processes that start later belong to it."""
+        if self._cpu_folder(node) is None:
+            self._folders[node] += _create(self._root, group_name(node), ["cpu"], self._cluster)
+
+    def slow(self, node: str, factor: float, cores: float) -> None:
+        """Give a node a fraction of the time of the cores that it has: its own limit, or those that it uses."""
+        folder = self._cpu_folder(node)
+        assert folder is not None, "prepare_slowing was called"
+        _set_quota(folder, (self._cluster.cpu or cores) / factor)
+
+    def restore(self, node: str) -> None:
+        """Give a node the time of its cores that it had at first."""
+        folder = self._cpu_folder(node)
+        if folder is not None:
+            _set_quota(folder, self._cluster.cpu)
+
+    def _cpu_folder(self, node: str) -> Path | None:
+        files = ("cpu.max", "cpu.cfs_quota_us")
+        return next((folder for folder in self._folders[node] if any((folder / file).exists() for file in files)), None)
+
+    def groups_of(self, node: str) -> tuple[str, ...]:
+        """The files into which a process of a node writes its number."""
+        return tuple(str(folder / "cgroup.procs") for folder in self._folders[node])
+
+    def enter(self, node: str, words: Sequence[str]) -> list[str]:
+        """A command that runs within a node's limits, as the process that starts it."""
+        groups = self.groups_of(node)
+        if not groups:
+            return list(words)
+        script = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+        return ["sh", "-c", script, "sh", *groups, "--", *words]
+
+    def memory_kills(self, node: str) -> int:
+        """How many processes of a node the kernel has ended because of its memory limit, in all runs so far."""
+        kills = 0
+        for folder in self._folders[node]:
+            for file in ("memory.oom_control", "memory.events"):
+                with suppress(OSError, ValueError):
+                    fields = dict(line.split() for line in (folder / file).read_text().splitlines())
+                    kills = max(kills, int(fields.get("oom_kill", 0)))
+        return kills
 
     def close(self) -> None:
-        """End the relay; the namespace is closed by whoever made it."""
-        self._relay.close()
+        for folder in (folder for folders in self._folders.values() for folder in folders):
+            remove_group(folder)
+        self._folders = {node: [] for node in self._folders}
 
 
-def names_of_machine(table: Path = Path("/etc/hosts")) -> str:
-    """The names that this machine has a table of, without its own: nodes cannot ask a name server."""
-    lines = table.read_text().splitlines() if table.exists() else []
-    return "".join(f"{line}\n" for line in lines if (words := line.split()) and words[0][0].isdigit()
-                   and not _is_loopback(words[0]))
+def _create(root: Path, name: str, controllers: Sequence[str], cluster: EmulatedCluster) -> list[Path]:
+    folders = []
+    try:
+        for folder in _places(root, name, controllers):
+            folder.mkdir(exist_ok=True)
+            folders.append(folder)
+        for controller in controllers:
+            _limit(next(folder for folder in folders if _has(folder, controller)), controller, cluster)
+    except OSError as error:
+        for folder in folders:
+            remove_group(folder)
+        raise BadRequest(
+            f"--on emulated: cpu and memory limits need control groups that can be written ({error}); leave them out"
+        ) from error
+    return folders
+
+
+def _places(root: Path, name: str, controllers: Sequence[str]) -> list[Path]:
+    """One folder for both controllers in version 2, one each in version 1."""
+    if _is_v2(root):
+        available = (root / "cgroup.controllers").read_text().split()
+        if missing := [controller for controller in controllers if controller not in available]:
+            raise BadRequest(f"--on emulated: this kernel cannot limit {' and '.join(missing)}; leave it out")
+        with suppress(OSError):
+            (root / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
+        return [root / name]
+    if missing := [controller for controller in controllers if not (root / controller).is_dir()]:
+        raise BadRequest(f"--on emulated: this kernel cannot limit {' and '.join(missing)}; leave it out")
+    return [root / controller / name for controller in controllers]
+
+
+def _is_v2(root: Path) -> bool:
+    return (root / "cgroup.controllers").exists()
+
+
+def _has(folder: Path, controller: str) -> bool:
+    return any(folder.glob(f"{controller}.*"))
+
+
+def _limit(folder: Path, controller: str, cluster: EmulatedCluster) -> None:
+    if controller == "cpu":
+        _set_quota(folder, cluster.cpu)
+    else:
+        file = folder / "memory.max"
+        (file if file.exists() else folder / "memory.limit_in_bytes").write_text(str(cluster.memory))
+
+
+def _set_quota(folder: Path, cpu: float | None) -> None:
+    """Limit a group to the time of so many cores; None for no limit."""
+    quota = None if cpu is None else max(_LEAST_QUOTA, int(cpu * _PERIOD))
+    if (folder / "cpu.max").exists():
+        (folder / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD}")
+    else:
+        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (folder / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))

@@ -1,30 +1,35 @@
-"""The Python environments in which engines train: which interpreter an engine uses, what that interpreter has, and the
-record of an environment of the engine's own.
+"""The Python environments in which engines train: which interpreter an engine uses, what that interpreter has, the
+record of an environment of the engine's own, and the wheel of the training side that is installed there.
 
 The controller never looks into another environment by itself: it asks its interpreter (`velodrome/training/probe.py`).
-The record is written when an environment is complete, so one without it was interrupted.
+The record is written when an environment is complete, so one without it was interrupted. The wheel is built from the
+running installation and without a network: the versions in that environment may conflict with the controller's.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import zipfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
+from typing import Any
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import DEFAULT_ENGINE, engines
-from velodrome.clusters.environments.wheel import training_side_digest
-from velodrome.clusters.environments.written_for import engine_of_model, engine_of_script
 from velodrome.errors import VelodromeError, headline
-from velodrome.files import read_json
+from velodrome.files import read_json, read_text
 
 #: The program that answers a probe, in the environment of the interpreter that is asked.
 PROBE = "velodrome.training.probe"
@@ -165,7 +170,7 @@ def read_record(home: Path) -> dict[str, str] | None:
     return record if isinstance(record, dict) else None
 
 
-def parse_record(text: str) -> dict[str, str] | None:
+def parse_record(text: str) -> dict[str, Any] | None:
     """The record that another host sent; None if it is none."""
     try:
         record = json.loads(text)
@@ -184,3 +189,134 @@ def outdated(engine: Engine, home: Path) -> str | None:
     if engine.own_environment is None or (record := read_record(home)) is None or record == record_of(engine):
         return None
     return f"its environment was made by another version of Velodrome: {engine.install_command}"
+
+
+#: Code that is longer is not looked at.
+_LONGEST = 1_000_000
+_ENGINES = {
+    "torch": "torch", "lightning": "torch", "pytorch_lightning": "torch", "accelerate": "torch",
+    "keras": "tensorflow", "tensorflow": "tensorflow", "tf_keras": "tensorflow",
+}
+
+
+def engine_of_model(name: str) -> str | None:
+    """The engine that `module:function` is written for; None if its imports do not say so."""
+    module, _, function = name.partition(":")
+    inside = module.replace(".", "/")
+    for path in (Path(f"{inside}.py"), Path(inside, "__init__.py")):
+        if (tree := _tree(path)) is not None:
+            named = [node for node in tree.body if getattr(node, "name", "") == function]
+            return _engine(named) or _engine([tree])
+    return None
+
+
+def engine_of_script(path: str) -> str | None:
+    """The engine whose framework a script imports; None if that is none, or if it imports several."""
+    tree = _tree(Path(path))
+    return None if tree is None else _engine([tree])
+
+
+def _tree(path: Path) -> ast.Module | None:
+    with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.parse(read_text(path, _LONGEST))
+    return None
+
+
+def _engine(nodes: list[ast.stmt] | list[ast.Module]) -> str | None:
+    """The one engine that is imported anywhere in these parts of a program."""
+    modules = [module for part in nodes for node in ast.walk(part) for module in _imported(node)]
+    imported = {_ENGINES[top] for module in modules if (top := module.partition(".")[0]) in _ENGINES}
+    return imported.pop() if len(imported) == 1 else None
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+
+
+DISTRIBUTION = "velodrome-worker"
+#: The packages and modules of `velodrome` that a training process may import: the layers up to `engines`.
+TRAINING_SIDE = (
+    "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "catalog",
+    "printable", "job", "tasks", "training", "transport", "variables",
+)
+#: What the training side imports besides frameworks: packages, each with its module. The versions are those that the
+#: controller requires, except:
+REQUIREMENTS = {
+    "filelock": "filelock", "fsspec": "fsspec", "google-crc32c": "google_crc32c", "numpy": "numpy", "pillow": "PIL",
+    "protobuf": "google.protobuf", "psutil": "psutil", "pydantic": "pydantic", "safetensors": "safetensors",
+}
+#: The controller requires numpy 2; frameworks that are no longer developed need numpy 1.
+WIDER = {"numpy": "numpy>=1.23"}
+#: Extras that make sense on the training side.
+EXTRAS = ("hdfs", "mpi", "s3")
+_ROOT = Path(__file__).parents[2]
+_WHEEL = "Wheel-Version: 1.0\nGenerator: velodrome\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def training_wheel(folder: Path) -> Path:
+    """Build the wheel in a folder; its path."""
+    version = metadata.version("velodrome")
+    stem = f"{DISTRIBUTION.replace('-', '_')}-{version}"
+    path = folder / f"{stem}-py3-none-any.whl"
+    described = {
+        f"{stem}.dist-info/METADATA": _metadata(version),
+        f"{stem}.dist-info/WHEEL": _WHEEL,
+    }
+    records = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        contents = [(name, source.read_bytes()) for name, source in _files()]
+        contents += [(name, text.encode()) for name, text in described.items()]
+        for name, content in contents:
+            wheel.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+            digest = urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            records.append(f"{name},sha256={digest},{len(content)}")
+        record = f"{stem}.dist-info/RECORD"
+        wheel.writestr(zipfile.ZipInfo(record), "\n".join([*records, f"{record},,", ""]), zipfile.ZIP_DEFLATED)
+    return path
+
+
+def training_side_digest(root: Path = _ROOT) -> str:
+    """A checksum of everything that the wheel holds: an environment with another one has another version of it. `root`
+    is the folder of an installed `velodrome`, by default the running one."""
+    digest = hashlib.sha256()
+    for name, source in _files(root):
+        digest.update(f"{name}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def requirements() -> list[str]:
+    """What the training side requires, as the lines of its metadata."""
+    required = metadata.requires("velodrome") or []
+    lines = [line for line in required if "extra ==" not in line and _name(line) in REQUIREMENTS]
+    if unknown := set(REQUIREMENTS) - {_name(line) for line in lines}:
+        raise VelodromeError(
+            f"the installed velodrome does not require {', '.join(sorted(unknown))}: install this version again"
+        )
+    extras = [line for line in required if any(f'extra == "{extra}"' in line for extra in EXTRAS)]
+    return [WIDER.get(_name(line), line) for line in lines] + extras
+
+
+def _name(requirement: str) -> str:
+    return re.match(r"[A-Za-z0-9._-]*", requirement)[0].lower()  # type: ignore[index]
+
+
+def _metadata(version: str) -> str:
+    python = metadata.metadata("velodrome")["Requires-Python"]
+    lines = [
+        "Metadata-Version: 2.1", f"Name: {DISTRIBUTION}", f"Version: {version}",
+        "Summary: The training side of Velodrome, for environments of engines", f"Requires-Python: {python}",
+        *(f"Provides-Extra: {extra}" for extra in EXTRAS), *(f"Requires-Dist: {line}" for line in requirements()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _files(root: Path = _ROOT) -> Iterator[tuple[str, Path]]:
+    """Every file of the training side, package data included, with its name in the wheel."""
+    for name in ("__init__", *TRAINING_SIDE):
+        module = root / f"{name}.py"
+        paths = [module] if module.exists() else sorted((root / name).rglob("*"))
+        for path in [*paths, root / "py.typed"] if name == "__init__" else paths:
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"velodrome/{path.relative_to(root).as_posix()}", path

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag
@@ -23,7 +24,7 @@ from packaging.version import Version
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engines as known_engines
 from velodrome.clusters import environments
-from velodrome.clusters.environments.wheel import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
+from velodrome.clusters.environments import EXTRAS, REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.remote.group import in_parallel
 from velodrome.clusters.remote.link import HostError, HostLost, Link
@@ -208,29 +209,22 @@ def _python(link: Link, folder: str = FOLDER) -> str:
     return f"{link.facts['root']}/{folder}/bin/python"
 
 
-def _record(link: Link) -> dict[str, object] | None:
-    answer, output = link.run(["cat", f"{link.facts['root']}/{FOLDER}/{RECORD}"])
-    if answer["code"] != 0:
-        return None
-    try:
-        record: dict[str, object] = json.loads(output)
-    except ValueError:
-        return None
-    return record
+def _record(link: Link) -> dict[str, Any] | None:
+    ran = link.run(["cat", f"{link.facts['root']}/{FOLDER}/{RECORD}"])
+    return None if ran.failed else environments.parse_record(ran.output)
 
 
-def _digest(link: Link, folder: str = FOLDER) -> dict[str, object]:
-    answer, output = link.run([_python(link, folder), "-I", "-c", _DIGEST], limit=_DIGEST_SECONDS)
-    if answer["code"] != 0:
-        return {"digest": None, "wrong": f"its interpreter cannot be started: {headline(answer['errors'])}"}
-    answered: dict[str, object] = json.loads(output.strip().rpartition("\n")[2])
-    return answered
+def _digest(link: Link, folder: str = FOLDER) -> dict[str, Any]:
+    ran = link.run([_python(link, folder), "-I", "-c", _DIGEST], limit=_DIGEST_SECONDS)
+    if ran.failed:
+        return {"digest": None, "wrong": f"its interpreter cannot be started: {headline(ran.errors)}"}
+    return ran.answer
 
 
 def _run(link: Link, words: list[str], limit: float, what: str) -> None:
-    answer, _ = link.run(words, limit=limit)
-    if answer["code"] != 0:
-        lines = [line for line in answer["errors"].strip().splitlines() if "WARNING" not in line] or ["no reason given"]
+    ran = link.run(words, limit=limit)
+    if ran.failed:
+        lines = [line for line in ran.errors.strip().splitlines() if "WARNING" not in line] or ["no reason given"]
         raise HostError(f"{link.host!r} cannot {what}: {headline(lines[-1])}")
 
 
@@ -249,8 +243,8 @@ def own_interpreter(link: Link, engine: Engine, folder: str) -> Interpreter | No
     if engine.own_environment is None:
         return None
     home = f"{folder}/{engine.key}"
-    answer, output = link.run(["cat", f"{home}/{environments.RECORD}"])
-    record = environments.parse_record(output) if answer["code"] == 0 else None
+    ran = link.run(["cat", f"{home}/{environments.RECORD}"])
+    record = None if ran.failed else environments.parse_record(ran.output)
     if record is None:
         return None
     current = record == environments.record_of(engine)

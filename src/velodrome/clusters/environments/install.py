@@ -29,7 +29,7 @@ import psutil
 from velodrome.catalog.base import Engine, OwnEnvironment, SourceBuild
 from velodrome.catalog.registry import engine, engines, forms
 from velodrome.clusters import environments
-from velodrome.clusters.environments.wheel import REQUIREMENTS, training_side_digest, training_wheel
+from velodrome.clusters.environments import REQUIREMENTS, training_side_digest, training_wheel
 from velodrome.clusters.local import cleaner
 from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import BadRequest, VelodromeError

@@ -10,7 +10,6 @@ import random
 import re
 import secrets
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -18,15 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
 
 import psutil
 
 from velodrome.catalog.registry import engine_of, engine_with_key
 from velodrome.catalog.segments import pattern_of_run
-from velodrome.clusters import preflight
 from velodrome.clusters.definitions import ClusterOptions
-from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.launcher import (
     Allocation,
     Deliver,
@@ -41,20 +38,17 @@ from velodrome.clusters.launcher import (
     refusals,
 )
 from velodrome.clusters.local import cleaner
-from velodrome.clusters.local.processes import Template, TemplateKilled, start_cold, start_warm
+from velodrome.clusters.local.processes import LocalProcess, Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, Plan, Process
-from velodrome.clusters.remote.agent.network import stack_of
-from velodrome.data import catalogue
+from velodrome.clusters.preflight import check_here, disk_and_data
+from velodrome.clusters.remote.agent.host import stack_of
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.faults import Fault
 from velodrome.job.job import Job
 from velodrome.models.own import is_users
-from velodrome.printable import bytes_text
 
 #: Below the range from which systems choose ports for outgoing connections.
 PORTS = range(20000, 32000)
-#: What must be free for the folder of a run.
-DISK_BYTES = 100 << 20
 
 
 def free_port(host: str = "") -> int:
@@ -107,28 +101,6 @@ def most_relevant_thread(stack: str) -> str:
 
 #: How long processes that were killed may take to disappear.
 KILL_SECONDS = 5.0
-
-
-class LocalProcess(Protocol):
-    """A process of this machine, started cold or warm."""
-
-    @property
-    def process(self) -> Process: ...
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def output(self) -> IO[bytes]: ...
-
-    def returncode(self) -> int | None:
-        """None while it runs; negative for the signal that ended it."""
-
-    def kill(self) -> None:
-        """End it and its process group at once."""
-
-    def wait(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
 
 
 @dataclass
@@ -221,21 +193,6 @@ class LocalGroup(Group):
         cleaner.dismiss(self._guardian)
 
 
-def disk_and_data(job: Job) -> list[Finding]:
-    """What of this machine's disk, and of the job's data, keeps a job from running here."""
-    findings = []
-    free = shutil.disk_usage(Path.cwd()).free
-    if free < DISK_BYTES:
-        findings.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
-                                f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
-    if job.script is None:
-        try:
-            catalogue.prepare(job.dataset, bad_data=job.bad_data)
-        except VelodromeError as error:
-            findings.append(Finding("error", "data", None, str(error)))
-    return findings
-
-
 class HereLauncher(Launcher):
     """A launcher whose processes run on this machine, with its packages."""
 
@@ -245,7 +202,7 @@ class HereLauncher(Launcher):
 
     def check(self, job: Job) -> None:
         """Refuse what is not installed here, or needs more memory than is free."""
-        preflight.check_here(job)
+        check_here(job)
 
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """What keeps this machine from running a job: packages, memory, modules, disk and data."""
@@ -260,7 +217,7 @@ class LocalLauncher(HereLauncher):
     """Starts processes on this machine."""
 
     name = "local"
-    faults = ("kill", "pause")
+    faults: Sequence[str] = ("kill", "pause")
 
     def __init__(self, options: ClusterOptions | None = None, *, port: Callable[[str], int] = free_port) -> None:
         """`port` finds a free one."""
@@ -300,17 +257,18 @@ class LocalLauncher(HereLauncher):
         return Allocation((LOOPBACK,), self._port)
 
     def start(self, plan: Plan, folder: Path, *, resume: bool = False) -> LocalGroup:
-        group = LocalGroup(secrets.token_hex(12))
-        try:
+        group = self.group(plan)
+        with rollback(group.stop):
             for process in plan.processes:
-                group.add(self._start_one(plan, process, folder, group.token, resume=resume))
-        except BaseException:
-            with deferred():
-                group.stop()
-            raise
+                group.add(self.start_process(plan, process, folder, group.token, resume=resume))
         return group
 
-    def _start_one(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
+    def group(self, plan: Plan) -> LocalGroup:
+        """The group of a plan's processes, which have not been started yet."""
+        return LocalGroup(secrets.token_hex(12))
+
+    def start_process(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
+        """Start one process of a plan."""
         if (template := self.template_for(plan)) is not None:
             return start_warm(template, plan, process, folder, token, resume=resume)
         return start_cold(plan, process, folder, token, resume=resume)

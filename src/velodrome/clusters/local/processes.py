@@ -233,6 +233,10 @@ class WarmProcess:
         return True
 
 
+#: A process of this machine.
+LocalProcess = ColdProcess | WarmProcess
+
+
 @dataclass(frozen=True)
 class Inside:
     """An emulated host that a forked process moves onto: namespaces of a process, control groups, and variables."""

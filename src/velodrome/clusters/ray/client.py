@@ -4,16 +4,15 @@ Imports no Ray."""
 from __future__ import annotations
 
 import itertools
-import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode, write_all
+from velodrome.clusters.remote.agent.streams import Decoder, Header, encode
+from velodrome.clusters.remote.channels import PipeChannel
 from velodrome.clusters.remote.link import HostError, HostLost
 from velodrome.errors import VelodromeError
 
@@ -36,12 +35,9 @@ class RayDriver:
 
     def __init__(self, address: str | None) -> None:
         """Start it, for the cluster at an address or one of its own on this machine."""
-        settings = _SETTINGS if address else _SETTINGS | _ON_LOOPBACK
-        # Not in our process group: Ctrl-C ends the run first, and with it the driver.
-        self._popen = subprocess.Popen(
+        self._pipes = PipeChannel(
             [sys.executable, "-P", "-m", "velodrome.clusters.ray.driver"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env={**settings, **os.environ},
+            _SETTINGS if address else _SETTINGS | _ON_LOOPBACK,
         )
         self._writing = threading.Lock()
         self._numbers = itertools.count()
@@ -51,9 +47,7 @@ class RayDriver:
         self._end_seconds = _END_SECONDS
         self._streams: dict[str, queue.Queue[bytes]] = {}
         self.reasons: dict[str, str] = {}
-        self._errors: list[str] = []
-        for work in (self._read, self._listen):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, do: str, seconds: float, **fields: Any) -> Header:
         """The answer to a request; `VelodromeError` if there is none, or it is an error."""
@@ -67,7 +61,7 @@ class RayDriver:
         finally:
             del self._answers[number]
         if answer is None:
-            raise VelodromeError(f"Ray ended: {self._last_error()}")
+            raise VelodromeError(f"Ray ended: {self._pipes.end_reason()}")
         if answer.get("error"):
             raise VelodromeError(f"Ray: {answer['error']}")
         return answer
@@ -102,28 +96,19 @@ class RayDriver:
 
     def close(self) -> None:
         """Leave Ray, and end it if it was started here."""
-        assert self._popen.stdin is not None
-        with suppress(OSError):
-            self._popen.stdin.close()
-        try:
-            self._popen.wait(self._end_seconds)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
+        self._pipes.close(self._end_seconds)
 
     def _write(self, data: bytes) -> None:
-        assert self._popen.stdin is not None
         with self._writing:
             try:
-                write_all(self._popen.stdin.fileno(), data)
-            except (OSError, ValueError) as error:
-                raise HostLost(f"Ray ended: {self._last_error()}") from error
+                self._pipes.write(data)
+            except OSError as error:
+                raise HostLost(f"Ray ended: {self._pipes.end_reason()}") from error
 
     def _read(self) -> None:
-        assert self._popen.stdout is not None
         decoder = Decoder()
         with suppress(OSError, ValueError):
-            while data := os.read(self._popen.stdout.fileno(), 1 << 16):
+            while data := self._pipes.read():
                 for header, body in decoder.feed(data):
                     self._dispatch(header, body)
         self._ended = True
@@ -142,16 +127,6 @@ class RayDriver:
         else:
             self.reasons[header["stream"]] = header["reason"]
             self._streams[header["stream"]].put(b"")
-
-    def _listen(self) -> None:
-        assert self._popen.stderr is not None
-        with suppress(OSError, ValueError):
-            for line in self._popen.stderr:
-                text = line.decode(errors="replace").strip()
-                self._errors = [*self._errors, text][-20:] if text else self._errors
-
-    def _last_error(self) -> str:
-        return self._errors[-1] if self._errors else "it gave no reason"
 
 
 class RayChannel:
@@ -204,5 +179,5 @@ def reason_of(error: BaseException, seconds: float | None = None) -> str:
 def _essence(error: BaseException) -> str:
     """The line of a message that names the cause: one that reports an error, else the last one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "Ray gave no reason")
-    return found[:_LONGEST]
+    cause = next((line for line in lines if "ERROR" in line), lines[-1] if lines else "Ray gave no reason")
+    return cause[:_LONGEST]

@@ -15,13 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.interrupts import deferred, rollback
 from velodrome.clusters.launcher import Allocation, Launcher, Notice, no_notice
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.ray import RayOptions
 from velodrome.clusters.ray.client import RayChannel, RayDriver
+from velodrome.clusters.remote.channels import agent_words
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import HostError, Link, agent_command
+from velodrome.clusters.remote.link import HostError, Link
 from velodrome.errors import Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -63,12 +64,8 @@ class RayLauncher(RemoteLauncher):
     def _connected(self) -> RayDriver:
         if self._driver is None:
             self._driver = RayDriver(self.options.address)
-            try:
+            with rollback(self._end_driver):
                 nodes = self._driver.connect(self.options.address)
-            except VelodromeError:
-                self._driver.close()
-                self._driver = None
-                raise
             wanted = self.options.resources
             self._nodes = {name: node for name, node in nodes.items()
                            if all(node["resources"].get(resource, 0) >= amount for resource, amount in wanted.items())
@@ -166,7 +163,7 @@ class RayLauncher(RemoteLauncher):
 
     def _open(self, host: str, number: int, session: str) -> RayChannel:
         options = self.options
-        words = agent_command("", session, options.silence, options.root)[1:]
+        words = agent_words(session, options.silence, options.root)
         limit = options.start_timeout or (_ENVIRONMENT_SECONDS if options.runtime_env else _START_SECONDS)
         return self._connected().open(_place(host, number), words, options.runtime_env, limit)
 
@@ -178,6 +175,9 @@ class RayLauncher(RemoteLauncher):
 
     def close(self) -> None:
         self._release()
+        self._end_driver()
+
+    def _end_driver(self) -> None:
         if self._driver is not None:
             self._driver.close()
             self._driver = None

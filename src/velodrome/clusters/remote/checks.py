@@ -6,7 +6,6 @@ Every check of `velodrome doctor` ends within its limit, and all hosts are asked
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +19,12 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
-from velodrome.clusters.local.launcher import DISK_BYTES, PORTS
+from velodrome.clusters.local.launcher import PORTS
+from velodrome.clusters.preflight import DISK_BYTES
 from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun
 from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several
 from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
-from velodrome.errors import headline
 from velodrome.job.job import Job
 from velodrome.printable import bytes_text
 
@@ -89,15 +88,13 @@ def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:
             if chosen.outdated is not None:
                 return Finding("error", "versions", link.host, f"its environment {chosen.outdated!r} was made by "
                                "another version of Velodrome", _how_to_fix(engine))
-            answer, output = link.run([chosen.path, *words], limit=PROBE_SECONDS)
+            ran = link.run([chosen.path, *words], limit=PROBE_SECONDS)
         except HostError as error:
             return Finding("error", "reachable", link.host, str(error), "see whether the host is up")
-        if answer["code"] != 0:
-            reason = headline(answer["errors"].strip().rpartition("\n")[2] or f"it ended with code {answer['code']}")
-            return Finding("error", "versions", link.host, f"interpreter {chosen.path!r} cannot train: {reason}",
+        if ran.failed:
+            return Finding("error", "versions", link.host, f"interpreter {chosen.path!r} cannot train: {ran.reason}",
                            _how_to_fix(engine))
-        fields: dict[str, Any] = json.loads(output.strip().rpartition("\n")[2])
-        return fields
+        return ran.answer
 
     with ThreadPoolExecutor(max(1, len(links))) as pool:
         answers = dict(zip((link.host for link in links), pool.map(ask, links), strict=True))
@@ -317,13 +314,12 @@ def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
             prepare_data(run, request)
             check = "code"
             for module in modules_of(request.plan.job):
-                answer, _ = link.run(
+                ran = link.run(
                     [run.python, "-c", f"import importlib; importlib.import_module({module!r})"],
                     limit=_IMPORT_SECONDS, cwd=run.code or run.folder, environment=host_environment(run, request),
                 )
-                if answer["code"] != 0:
-                    reason = headline(answer["errors"].strip().rpartition("\n")[2])
-                    findings.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {reason}",
+                if ran.failed:
+                    findings.append(Finding("error", "code", link.host, f"it cannot import {module!r}: {ran.reason}",
                                             "install what is missing there, or set code to the folder of your code"))
         except HostLost:
             raise

@@ -16,14 +16,15 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
-from velodrome.clusters.interrupts import deferred
+from velodrome.clusters.interrupts import deferred, rollback
 from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
 from velodrome.clusters.local.launcher import PORTS
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
+from velodrome.clusters.remote.channels import Channel, agent_source
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
-from velodrome.clusters.remote.link import READY_SECONDS, Channel, HostError, Link, agent_source
+from velodrome.clusters.remote.link import READY_SECONDS, HostError, Link
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -49,7 +50,7 @@ class RemoteLauncher(Launcher):
 
     @abstractmethod
     def open_channel(self, host: str, session: str) -> Channel:
-        """Start an agent on a host (`link.agent_command`), whose session has that name; the stream to it."""
+        """Start an agent on a host (`channels.agent_words`), whose session has that name; the stream to it."""
 
     @property
     def ready_seconds(self) -> float:
@@ -59,12 +60,9 @@ class RemoteLauncher(Launcher):
     def open_link(self, host: str, channel: Channel) -> Link:
         """The link to an agent that is there; `HostError` if it does not come."""
         link = self.link(host, channel)
-        try:
+        with rollback(link.close):
             link.wait_until_ready(self.ready_seconds)
             link.read_clock()
-        except BaseException:
-            link.close()
-            raise
         return link
 
     def link(self, host: str, channel: Channel) -> Link:
@@ -269,14 +267,10 @@ class RemoteLauncher(Launcher):
         request = starting.Request(plan, folder, token, code, self.options, pythons, resume)
         hosts = in_parallel(links, lambda link: starting.prepare_host(link, request))
         group = self.group(plan, folder, token, hosts)
-        try:
+        with rollback(group.stop):
             for process in plan.processes:
                 group.add(process)
             starting.start_all(request, group)
-        except BaseException:
-            with deferred():
-                group.stop()
-            raise
         return group
 
     def close(self) -> None:

@@ -1,12 +1,9 @@
-"""The controller's end of the stream to a host's agent, and how the agent gets to the host.
-
-The agent's modules are sent through the stream to a line of Python that runs them. Then requests get answers, and the
-agent reports by itself what processes print and how they end.
+"""The controller's end of the stream to a host's agent: requests get answers, and the agent reports by itself what
+processes print and how they end.
 """
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import itertools
 import json
@@ -17,13 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from velodrome.clusters.remote import agent
 from velodrome.clusters.remote.agent.streams import CHUNK, Decoder, Header, encode
-from velodrome.errors import VelodromeError
+from velodrome.clusters.remote.channels import Channel
+from velodrome.errors import VelodromeError, headline
 
 #: How long an agent may take to report that it is there, once its stream is open.
 READY_SECONDS = 30.0
@@ -40,20 +36,30 @@ class HostLost(HostError):
     """The stream to a host ended, or the host is silent."""
 
 
-class Channel(Protocol):
-    """A byte stream to the agent of a host. `read` and `write` are called by a thread each."""
+@dataclass(frozen=True)
+class Ran:
+    """What became of a command on a host."""
 
-    def read(self) -> bytes:
-        """Some bytes, as soon as there are any; none at the end."""
+    #: Its exit code; None if it took too long.
+    code: int | None
+    #: What it printed to standard output and to standard error.
+    output: str = ""
+    errors: str = ""
 
-    def write(self, data: bytes) -> None:
-        """Write all of the bytes; `OSError` if the stream ended."""
+    @property
+    def failed(self) -> bool:
+        return self.code != 0
 
-    def end_reason(self) -> str:
-        """Why the stream ended, as the end of a sentence."""
+    @property
+    def reason(self) -> str:
+        """Why it failed: the last line of its errors, or else its code."""
+        return headline(self.errors.strip().rpartition("\n")[2] or f"it ended with code {self.code}")
 
-    def close(self) -> None:
-        """End the stream, and with it the agent."""
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The JSON object in the last line that it printed."""
+        fields: dict[str, Any] = json.loads(self.output.strip().rpartition("\n")[2])
+        return fields
 
 
 @dataclass
@@ -173,10 +179,10 @@ class Link:
             answer, _ = self.ask("put", part, path=path, at=at, last=at + CHUNK >= len(data), seconds=seconds)
         return str(answer["path"])
 
-    def run(self, words: list[str], *, limit: float = 30.0, body: bytes = b"", **fields: Any) -> tuple[Header, str]:
-        """Run a command on the host; the fields `code` and `errors`, and what it printed."""
-        answer, output = self.ask("run", body, words=words, limit=limit, seconds=limit + 10.0, **fields)
-        return answer, output.decode(errors="replace")
+    def run(self, words: list[str], *, limit: float = 30.0, **fields: Any) -> Ran:
+        """Run a command on the host; it is ended after the limit."""
+        answer, output = self.ask("run", words=words, limit=limit, seconds=limit + 10.0, **fields)
+        return Ran(answer["code"], output.decode(errors="replace"), answer["errors"])
 
     def close(self) -> None:
         """End the agent and everything that it started."""
@@ -236,51 +242,6 @@ class Link:
                 self._channel.write(data or encode({"do": "ping", "asked": time.time()}))
             except OSError:
                 return  # the reader learns why
-
-
-PACKAGE = agent.__name__
-#: In the order in which they import one another.
-_MODULES = ("streams", "cleaning", "host_files", "network", "session")
-#: Reads so many bytes, makes modules of them, and serves what follows. The words behind it are the agent's own.
-_PROGRAM = """
-import json, os, sys, types
-size, data = int(sys.argv[1]), b""
-while len(data) < size:
-    more = os.read(0, size - len(data))
-    if not more:
-        sys.exit(3)
-    data += more
-for name, text in json.loads(data):
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = []
-    parent, _, last = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], last, module)
-    exec(compile(text, "<" + name + ">", "exec"), module.__dict__)
-sys.modules[name].main(sys.argv[2:])
-"""
-#: The same as one line without anything that a login shell interprets within quotes: csh does so with newlines and `!`.
-_LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_PROGRAM.encode()).decode()}'))"
-
-
-def agent_source() -> bytes:
-    """The agent's modules, as the line of `command` reads them."""
-    parts = PACKAGE.split(".")
-    modules = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
-    folder = resources.files(PACKAGE)
-    modules += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
-    return json.dumps(modules).encode()
-
-
-def agent_command(python: str, session: str, lease: float, root: str, *files: str) -> list[str]:
-    """The words that start an agent whose standard input begins with `source`.
-
-    A session's name marks all that it starts, and with it the agent ends. `lease` is how many seconds it waits for its
-    controller to be heard again, 0 for ever. `root` is the folder of its caches and of its runs. With an inbox and an
-    outbox it serves these files; a third one is a heartbeat that counts as a sign of life too.
-    """
-    size = str(len(agent_source()))
-    return [python, "-I", "-S", "-c", _LINE, size, session, f"{lease:g}", root, *files]
 
 
 def is_loopback(address: str) -> bool:

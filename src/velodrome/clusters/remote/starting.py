@@ -13,10 +13,9 @@ from velodrome.clusters.remote import RemoteOptions
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.group import HostRun, RemoteGroup
 from velodrome.clusters.remote.link import HostError, Link
-from velodrome.errors import headline
 from velodrome.variables import INSTEAD, JOB, MEASURE, TOKEN
 
-_WORKER, _PREPARE = "velodrome.training", "velodrome.training.prepare_data"
+_WORKER, _PREPARE = "velodrome.training", "velodrome.training.host"
 _MIRROR = "VELODROME_DATA_MIRROR"
 #: What a training process is started with: it ends with its agent, and leaves time limits to the supervisor.
 _OPTIONS = ("--lifeline", "--supervised")
@@ -88,13 +87,12 @@ def send_run(link: Link, request: Request) -> str:
 def prepare_data(run: HostRun, request: Request) -> None:
     """Let a host fetch and check the data of the job, once for all of its processes."""
     variables = {**host_environment(run, request), JOB: request.plan.job.model_dump_json(exclude_defaults=True)}
-    answer, _ = run.link.run(
+    ran = run.link.run(
         [run.python, "-P", "-m", _PREPARE], limit=request.options.data_timeout, cwd=run.code or run.folder,
         environment=variables,
     )
-    if answer["code"] != 0:
-        reason = headline(answer["errors"].strip().rpartition("\n")[2] or f"it ended with code {answer['code']}")
-        raise HostError(f"{run.link.host!r} cannot read the data {request.plan.job.dataset!r}: {reason}")
+    if ran.failed:
+        raise HostError(f"{run.link.host!r} cannot read the data {request.plan.job.dataset!r}: {ran.reason}")
 
 
 def host_environment(run: HostRun, request: Request) -> dict[str, str]:

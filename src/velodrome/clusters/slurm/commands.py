@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.clusters.plan import Placement, place
-from velodrome.clusters.remote.link import agent_command
+from velodrome.clusters.remote.channels import agent_words
 from velodrome.clusters.slurm import SlurmOptions
 from velodrome.errors import BadRequest, Unavailable, VelodromeError, headline
 from velodrome.job.job import Job
@@ -275,11 +275,9 @@ def agent_script(options: SlurmOptions, mail: Path, python: str, session: str) -
     """What runs on each node: it becomes the agent, which serves two files of its own. It waits for its controller
     while the job's heartbeat shows that the job lasts, so that a new one can take over. A node that Slurm cannot reach
     is left without either, and its agent ends everything there by itself."""
-    words = [shlex.quote(word) for word in agent_command(
-        python, _SESSION, options.silence, options.root, _INBOX, _OUTBOX, str(mail / _HEARTBEAT)
-    )]
+    words = agent_words(_SESSION, options.silence, options.root, _INBOX, _OUTBOX, str(mail / _HEARTBEAT))
     folder = shlex.quote(str(mail))
-    line = " ".join(words).replace(_SESSION, f'"{session}$node"')
+    line = " ".join(map(shlex.quote, [python, *words])).replace(_SESSION, f'"{session}$node"')
     line = line.replace(_INBOX, f'{folder}/"$node"/in').replace(_OUTBOX, f'{folder}/"$node"/out')
     return "\n".join([
         'node="${SLURMD_NODENAME:-$(hostname -s)}"',

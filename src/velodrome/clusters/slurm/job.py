@@ -10,16 +10,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
 from velodrome.clusters.launcher import AllocationEnded, Notice
-from velodrome.clusters.remote.agent.streams import write_all
-from velodrome.clusters.remote.link import agent_source
+from velodrome.clusters.remote.channels import agent_source
 from velodrome.clusters.slurm import RECORD, SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, agent_script, batch_script, sbatch_options
 from velodrome.errors import BadRequest, VelodromeError
@@ -95,47 +94,6 @@ def living_job(folder: Path) -> str | None:
 def _problem(error: ValidationError) -> str:
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the content'}: {reason_of(first)}"
-
-
-_POLL_SECONDS = 0.1
-
-
-class FileChannel:
-    """A stream of two files: one that we append to, and one that we read from its beginning."""
-
-    def __init__(self, folder: Path, ended: Callable[[], str | None]) -> None:
-        """`ended` returns why nothing more will come, None while something may."""
-        self._folder, self._ended = folder, ended
-        self._closed = False
-        self._reading: IO[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writing = (folder / "in").open("ab", buffering=0)
-
-    def read(self) -> bytes:
-        """Some bytes, as soon as there are any; none when the job is over."""
-        outbox = self._folder / "out"
-        while not self._closed:
-            over = self._ended() is not None  # asked first: what was written before is still read
-            if self._reading is None and outbox.exists():
-                self._reading = files.open_regular(outbox, inside=self._folder)
-            if self._reading is not None and (data := self._reading.read(1 << 16)):
-                return data
-            if over:
-                break
-            time.sleep(_POLL_SECONDS)
-        return b""
-
-    def write(self, data: bytes) -> None:
-        if self._closed:
-            raise BrokenPipeError("the channel is closed")
-        write_all(self._writing.fileno(), data)
-
-    def end_reason(self) -> str:
-        return f"is released: {self._ended() or 'the job was ended'}"
-
-    def close(self) -> None:
-        self._closed = True
-        self._writing.close()
 
 
 _STATE_SECONDS = 2.0

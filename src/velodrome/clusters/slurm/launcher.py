@@ -32,12 +32,13 @@ from velodrome.clusters.launcher import (
     refuse,
 )
 from velodrome.clusters.plan import Plan, Process
+from velodrome.clusters.remote.channels import Channel, FileChannel
 from velodrome.clusters.remote.group import HostRun, RemoteGroup
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import Channel, HostError, Link
+from velodrome.clusters.remote.link import HostError, Link
 from velodrome.clusters.slurm import SlurmOptions, commands
 from velodrome.clusters.slurm.commands import Step, nodes_of, sbatch_options, steps_of
-from velodrome.clusters.slurm.job import FileChannel, HostRecord, SlurmJob, StillQueued, living_job, read_record, submit
+from velodrome.clusters.slurm.job import HostRecord, SlurmJob, StillQueued, living_job, read_record, submit
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 from velodrome.job.job import Job
 

@@ -11,23 +11,19 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from velodrome.clusters.remote.agent.streams import write_all
+from velodrome.clusters.remote.channels import PipeChannel, agent_words
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import Link, agent_command
+from velodrome.clusters.remote.link import Link
 from velodrome.clusters.ssh import SshOptions
 from velodrome.errors import Unavailable, headline
 
 _PREFIX = "velodrome-ssh-"
-_END_SECONDS = 5.0
 #: What the client prints when it got a stream to the host that ended at once. What stands before it was printed by the
 #: client of a jump host (ProxyJump or ProxyCommand), unless that has reached its host, which then could not go further.
 _ENDED_AT_ONCE, _BEYOND = "kex_exchange_identification", "stdio forwarding failed"
@@ -111,62 +107,15 @@ def _shell_path(path: str) -> str:
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
-class SshChannel:
+class SshChannel(PipeChannel):
     """The stream to a host's agent: the pipes of an SSH client."""
 
     def __init__(self, host: str, words: list[str]) -> None:
+        super().__init__(words)
         self._host = host
-        self._errors: list[bytes] = []
-        #: Whether anything came from the host: a client that is still connecting does not end with its input.
-        self._connected = False
-        # Not in our process group: Ctrl-C ends the run first, and with it the connection.
-        self._popen = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self._popen.stderr is not None
-        with suppress(OSError, ValueError):
-            for line in self._popen.stderr:
-                self._errors = [*self._errors, line][-50:]
-
-    def read(self) -> bytes:
-        assert self._popen.stdout is not None
-        try:
-            data = os.read(self._popen.stdout.fileno(), 1 << 16)
-        except ValueError:
-            return b""
-        self._connected = self._connected or bool(data)
-        return data
-
-    def write(self, data: bytes) -> None:
-        assert self._popen.stdin is not None
-        try:
-            write_all(self._popen.stdin.fileno(), data)
-        except ValueError as error:
-            raise BrokenPipeError(str(error)) from error
 
     def end_reason(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(2.0)
-        self._listener.join(1.0)
-        return reason(b"".join(self._errors).decode(errors="replace"), self._popen.poll(), self._host)
-
-    def close(self) -> None:
-        assert self._popen.stdin is not None
-        with suppress(OSError):
-            self._popen.stdin.close()
-        try:
-            self._popen.wait(_END_SECONDS if self._connected else 0.2)
-        except subprocess.TimeoutExpired:
-            self._popen.terminate()  # so that it removes its socket
-            try:
-                self._popen.wait(1.0)
-            except subprocess.TimeoutExpired:
-                self._popen.kill()
-                self._popen.wait()
+        return reason(*self.ended(), self._host)
 
 
 def _meaning(errors: str) -> str:
@@ -224,7 +173,7 @@ class SshLauncher(RemoteLauncher):
     def open_channel(self, host: str, session: str) -> SshChannel:
         options = self.options
         assert self._control is not None, "it is made before hosts are connected to"
-        words = agent_command("", session, options.silence, options.root)[1:]
+        words = agent_words(session, options.silence, options.root)
         prepared = f"{options.root}/environment/bin/python"
         pythons = [options.python] if options.python else [prepared, "python3", "python"]
         return SshChannel(host, [*client(options, host, self._control), remote_words(words, pythons)])

@@ -214,7 +214,7 @@ def divide_examples(
 
     train, validated, test = (part(examples.rows[chosen]) for chosen in division)
     data = ExampleSet(
-        name, train, validated, test, kind=examples.kind, classes=examples.classes, class_names=examples.class_names,
+        name, train, validated, test, classes=examples.classes, class_names=examples.class_names,
         images=examples.images, notes=notes,
     )
     targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)

@@ -220,4 +220,4 @@ def with_transform(name: str, data: ExampleSet, key: tuple[int, ...]) -> Example
     function: Transform = users_function("--transform", name, 2)
     # The arrays as they were stay at hand, for statistics of the training part.
     part = TransformedPart(data.train.inputs, data.train.targets, data.train, name, function, key)
-    return replace(data, train=part, kind="arrays")
+    return replace(data, train=part)

@@ -28,7 +28,7 @@ from velodrome.engines.torch.optimizer import STOCK_SLOTS, Gradients, Optimizer,
 from velodrome.engines.torch.process_group import connect, translate_errors_of_collectives, translate_peer_errors
 from velodrome.engines.torch.strategies.fsdp import LockstepLearner
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.training.learner import Part, State
 from velodrome.training.sampler import computing

@@ -22,7 +22,7 @@ from velodrome.engines.tensorflow.inputs import to_inputs
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import Schedule
 from velodrome.training import loop
 from velodrome.training.context import Context

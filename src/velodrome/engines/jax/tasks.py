@@ -21,7 +21,7 @@ from velodrome.data.pixels import transform_of
 from velodrome.engines.jax.division import Arrays, in_all, in_each, local
 from velodrome.engines.jax.learner import Forward, JaxLearner
 from velodrome.models import jax_zoo
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import EVALUATION_ROWS, Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
 from velodrome.training.learner import Part

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from velodrome.job.job import Job
 from velodrome.job.optimization import MOMENTUM
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.training.learner import State, Values, ZooLearner
 from velodrome.transport.base import Transport

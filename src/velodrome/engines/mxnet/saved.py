@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from velodrome.models import mxnet_zoo
-from velodrome.models.recipe import read_description
+from velodrome.models.model_files import read_description
 from velodrome.training.actions import Named, fed_images
 
 

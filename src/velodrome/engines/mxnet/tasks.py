@@ -18,7 +18,7 @@ from velodrome.data.arrays import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.engines.mxnet.learner import MxnetLearner
 from velodrome.models import mxnet_zoo
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
 from velodrome.training.learner import Part

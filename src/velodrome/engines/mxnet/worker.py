@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from velodrome.training.context import Context
-from velodrome.transport.base import Alone, Transport
+from velodrome.transport.base import Alone, Ranks, StarTransport, Transport
 
 if TYPE_CHECKING:
     from velodrome.engines.mxnet.learner import MxnetLearner
@@ -45,9 +45,6 @@ def _connect(context: Context, mx: object) -> tuple[Transport, object | None]:
     """What sums counts between workers, and MXNet's store for their gradients; none for a single process."""
     if context.job.strategy == "single":
         return Alone(), None
-    from velodrome.transport.rendezvous import Ranks
-    from velodrome.transport.star import StarTransport
-
     transport = StarTransport(Ranks.of(context.world), context.job.start_timeout)
     kind = "dist_sync" if context.strategy.synchronous else "dist_async"
     return transport, mx.kv.create(kind)  # type: ignore[attr-defined]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from velodrome.catalog.base import Strategy
 from velodrome.engines.tensorflow import model_file
 from velodrome.job.job import Job
-from velodrome.models.generators import KINDS, Generator, Generators, of_model
-from velodrome.tasks.counts import Counts
+from velodrome.models.checks import KINDS, Generator, Generators, of_model
+from velodrome.tasks.base import Counts
 
 Array = NDArray[Any]
 

@@ -16,7 +16,7 @@ from velodrome.data.examples import ArrayField, ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of, transform_of_arrays
 from velodrome.job.job import Job
 from velodrome.models.checks import Operation, is_for_bytes
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 
 #: Layers that may come before a preprocessing layer, because they leave the range of pixels as it is. So do all whose
 #: names begin with `Random`.
@@ -31,10 +31,10 @@ Expected = Literal["bytes", "adapting", "other"]
 
 
 def choose_transform(
-    job: Job, model: keras.Model, data: ExampleSet
+    job: Job, model: keras.Model, data: ExampleSet, *, classifies_images: bool
 ) -> tuple[PixelTransform | None, tuple[str, ...]]:
     """The transform of a job's pixels, and what the user should know about it, as sentences; None without pixels."""
-    if data.kind != "images":
+    if not classifies_images:
         return transform_of_arrays(job.pixels, data), ()
     first = _preprocessing(model)
     expected = "other" if first is None else _expected(first)
@@ -154,18 +154,15 @@ class ExampleInputs:
         self._target_formats = {field.name: self._format(field) for field in self._data.targets}
 
     def _format(self, field: ArrayField) -> tf.DType:
-        if not field.is_whole or field.dtype == "bool" or self._is_image(field):
+        if not field.is_whole or field.dtype == "bool" or field.is_byte_image:
             return self._dtype
         return tf.int32 if field.dtype == "int32" else tf.int64
-
-    def _is_image(self, field: ArrayField) -> bool:
-        return field.dtype == "uint8" and field.name in self._data.images
 
     def batch(self, inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor]) -> GraphBatch:
         """Rows of the arrays as a batch, in the order in which the data names them."""
         fed = {}
         for field in self._data.inputs:
-            if self._is_image(field):
+            if field.is_byte_image:
                 assert self.pixels is not None, "bytes of images have a transform"
                 fed[field.name] = to_inputs(inputs[field.name], self.pixels, self._dtype)
             else:

@@ -17,8 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.models import generators
-from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
+from velodrome.models.checks import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS, preserved
 
 
 class _Recorder:
@@ -123,7 +122,7 @@ def reasons_of(model: keras.Model, batch: Any) -> list[str]:
         changed.extend(each for each in model.non_trainable_variables if scope.get_current_value(each) is not None)
 
     try:
-        with generators.preserved():
+        with preserved():
             graph = tf.function(call, autograph=False).get_concrete_function(batch).graph
     except Exception:  # a model that cannot be traced on any batch is refused elsewhere, or takes one size only
         return []

@@ -25,19 +25,21 @@ from safetensors import SafetensorError, safe_open
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
-from velodrome.models import generators
+from velodrome.models.checks import preserved
 from velodrome.models.description import check_unpacked
-from velodrome.models.initial_weights import Matching, check_readable, check_size
-from velodrome.models.own import builder_of, split_name
-from velodrome.models.recipe import (
+from velodrome.models.model_files import (
     DESCRIPTION,
     README,
+    Matching,
     building_arguments,
+    check_readable,
+    check_size,
     first_inputs,
     loading_recipe,
     read_description,
     tuples,
 )
+from velodrome.models.own import builder_of, split_name
 
 WHOLE, WEIGHTS, NAMED_WEIGHTS = "model.keras", "model.weights.h5", "model.safetensors"
 
@@ -171,7 +173,7 @@ def _tried(
 ) -> tuple[Form | None, str]:
     """The form, if a model that was saved in it and loaded again is the same; else why it is not."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name, generators.preserved():
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as name, preserved():
         trial = Path(name)
         try:
             _write(trial / (WHOLE if whole else WEIGHTS), model)

@@ -23,10 +23,10 @@ from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, ob
 from velodrome.engines.tensorflow.trial import Findings, Trial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.models import generators, keras_zoo
-from velodrome.models.checks import byte_input_note, check_outputs, other_size, way_out
+from velodrome.models import keras_zoo
+from velodrome.models.checks import byte_input_note, check_outputs, other_size, preserved, way_out
+from velodrome.models.model_files import read_description
 from velodrome.models.own import arguments_for, builder_of, fits_data, wrong_framework
-from velodrome.models.recipe import read_description
 from velodrome.tasks.examples import ExampleTask
 
 #: Keeps the random numbers of ranks, and of closures, apart: a prime far from small seeds.
@@ -43,7 +43,7 @@ class Network(FlatModel):
         self.task, self.data = task, data
         self._arguments = _arguments(job, task, data)
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
-        pixels, self.notes = choose_transform(job, model, data)
+        pixels, self.notes = choose_transform(job, model, data, classifies_images=task.classifies_images(data))
         self.pixel_form = pixels.form if pixels else None
         self.inputs = ExampleInputs(data, tf.as_dtype(job.weights_dtype), pixels)
         self._source = Source(data.train)
@@ -55,7 +55,7 @@ class Network(FlatModel):
         super().__init__(job, model)
         if not self.trainable:
             raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
-        if data.kind == "images":
+        if task.classifies_images(data):
             check_outputs(job.model, outputs, tf.Tensor, sizes[0], data.class_count)
         self.statistics = list(model.non_trainable_variables)
         self._penalised = bool(model.losses)
@@ -200,7 +200,7 @@ class Network(FlatModel):
     # -- what is reported and saved
 
     def layer_rows(self) -> tuple[list[dict[str, Any]], int | None]:
-        with generators.preserved():
+        with preserved():
             return inspection.layers_of(self.model, self.sample)
 
     def reasons_against_equivalence(self) -> list[str]:
@@ -222,7 +222,7 @@ class Network(FlatModel):
         data, pixels, findings = self.data, self.inputs.pixels, self._findings
         about = {**super()._about(), **(pixels.description() if pixels else {}), "outputs": findings.outputs,
                  "only_batch": findings.only_batch}
-        if data.kind == "images":
+        if self.task.classifies_images(data):
             return {**about, "input_shape": list(data.input_shape), "classes": data.classes,
                     "several": findings.several}
         return {
@@ -239,7 +239,7 @@ def _is_random_state(variable: keras.Variable) -> bool:
 
 def _arguments(job: Job, task: ExampleTask, data: ExampleSet) -> dict[str, Any]:
     """What the user's function is called with."""
-    if data.kind == "images":
+    if task.classifies_images(data):
         return {"input_shape": data.input_shape, "classes": data.class_count, **job.model_args}
     if is_own(job.model):
         return arguments_for(builder_of(job.model), data.input_shape, task.outputs(data), job.model_args)

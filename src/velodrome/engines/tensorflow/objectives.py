@@ -18,7 +18,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
 from velodrome.errors import BadRequest
 from velodrome.models.checks import class_scores
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression

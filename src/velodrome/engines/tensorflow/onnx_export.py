@@ -15,9 +15,9 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.checks import class_scores
-from velodrome.models.served import ServedState
-from velodrome.tasks.counts import Batch
-from velodrome.training.actions import Exported, Named
+from velodrome.models.served import Exported, ServedState
+from velodrome.tasks.base import Batch
+from velodrome.training.actions import Named
 
 NEEDS = ("onnx", "tf2onnx")
 _OPSET = 18

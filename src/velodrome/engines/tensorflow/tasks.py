@@ -9,7 +9,7 @@ from velodrome.engines.tensorflow.feed import Feed, IndexFeed, TextFeed
 from velodrome.engines.tensorflow.flat import FlatModel
 from velodrome.engines.tensorflow.network import Network
 from velodrome.engines.tensorflow.text_network import text_network
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
+from velodrome.models.checks import claims_equivalence, equivalence_warnings
 from velodrome.tasks.examples import ExampleTask
 from velodrome.training.context import Context
 

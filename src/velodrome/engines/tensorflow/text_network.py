@@ -22,7 +22,7 @@ from velodrome.engines.tensorflow import model_file
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
 from velodrome.job.job import Job
 from velodrome.models import keras_zoo
-from velodrome.models.recipe import VOCABULARY
+from velodrome.models.model_files import VOCABULARY
 
 
 class TextNetwork(FlatModel):

@@ -22,13 +22,14 @@ from velodrome.engines.tensorflow.inputs import expects_bytes
 from velodrome.engines.tensorflow.inspection import Activation, last_activation
 from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
 from velodrome.errors import BadRequest, UsersCodeFailed, VelodromeError
-from velodrome.models import generators, own
+from velodrome.models import own
 from velodrome.models.checks import (
     are_probabilities,
     auxiliary_note,
     check_outputs,
     class_scores,
     has_auxiliary,
+    preserved,
     probabilities_note,
     wrong_batch,
 )
@@ -103,7 +104,7 @@ class Trial:
         `sizes` are those of the batches, largest first. A model or loss that fails on one of them is refused.
         """
         objective, more = self._network.objective, dict[str, Any]()
-        if self._network.data.kind == "images":
+        if self._network.task.classifies_images(self._network.data):
             more = self._try_sizes(outputs, sizes[0], sizes[-1], evaluation_size)
         else:
             if isinstance(objective, OutputObjective):
@@ -128,7 +129,7 @@ class Trial:
         batch = tf.nest.map_structure(
             lambda tensor: tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype), self._network.sample
         )
-        with generators.preserved():
+        with preserved():
             tf.function(call, autograph=False).get_concrete_function(batch)
         return self._returned[size, training]
 
@@ -170,7 +171,7 @@ class Trial:
         evaluated = are_probabilities(objective.shaped(outputs).numpy())
         if not evaluated or trained is not None:
             return Findings(trained, (evaluated, evaluated), **more)
-        with generators.preserved(), keras.StatelessScope():
+        with preserved(), keras.StatelessScope():
             returned = class_scores(self._network.model(self._network.sample, training=True), tf.Tensor)
         in_training = are_probabilities(objective.shaped(returned).numpy())
         exact = not in_training and activation(training=False) is not None
@@ -197,7 +198,7 @@ class Trial:
         network = self._network
         if network.task.has_own_loss:
             # Outside a graph an error is raised by the line that causes it.
-            with self._users_code(full, training=False), generators.preserved(), keras.StatelessScope():
+            with self._users_code(full, training=False), preserved(), keras.StatelessScope():
                 network.objective.compute(network.inputs.batch(*network.rows(full)), {}, training=False)
         evaluate = self._loss_graph(full, training=False)
         train = self._loss_graph(full, training=True)
@@ -230,11 +231,11 @@ class Trial:
             sums = [tf.reduce_sum(tf.convert_to_tensor(each)) for each in gradients if each is not None]
             return computed.loss, computed.total, tf.constant(connected), network.objective.named, sums
 
-        with self._users_code(size, training=training), generators.preserved():
+        with self._users_code(size, training=training), preserved():
             return tf.function(call, autograph=False).get_concrete_function(*network.spec)
 
     def _run(self, graph: Any, size: int) -> tuple[float, float, bool, dict[str, float]]:
-        with generators.preserved():
+        with preserved():
             loss, total, connected, named, _ = graph(*self._network.rows(size))
         return float(loss), float(total), bool(connected), {name: float(value) for name, value in named.items()}
 

@@ -14,9 +14,8 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from velodrome.models import generators, own
-from velodrome.models.checks import class_scores
-from velodrome.models.generators import KINDS, Generator, Generators, of_model
+from velodrome.models import own
+from velodrome.models.checks import KINDS, Generator, Generators, class_scores, of_model, preserved
 
 #: What a model is called with: a tensor, or several by name.
 Inputs: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
@@ -78,7 +77,7 @@ def untouched(model: nn.Module) -> Iterator[nn.Module]:
 
     Random numbers that are drawn meanwhile are drawn again later.
     """
-    with generators.preserved(generators_of(model)):
+    with preserved(generators_of(model)):
         try:
             tried = copy.deepcopy(model)
         except Exception:  # a tensor with a history, a generator, an open file …

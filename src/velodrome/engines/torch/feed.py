@@ -17,7 +17,7 @@ import torch
 from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet
 from velodrome.data.pixels import PixelTransform
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.schedule import (
     Indices,
     Prefetch,
@@ -94,13 +94,13 @@ class Column:
     """How one input or target becomes a tensor: what is kept in memory, and what is done to each batch of it."""
 
     def __init__(
-        self, field: ArrayField, dtype: torch.dtype, device: torch.device, *, image: bool = False,
-        channels_last: bool = False, pixels: PixelTransform | None = None,
+        self, field: ArrayField, dtype: torch.dtype, device: torch.device, *, channels_last: bool = False,
+        pixels: PixelTransform | None = None,
     ) -> None:
         self._dtype = torch.int64 if field.is_whole and field.dtype != "bool" else dtype
-        self._device, self._image, self._channels_last = device, image, channels_last
+        self._device, self._image, self._channels_last = device, field.image, channels_last
         self._convert: Converter | None = None
-        if image and field.dtype == "uint8":
+        if field.is_byte_image:
             assert pixels is not None, "bytes of images have a transform"
             height, width, channels = field.shape
             shape = channels, height, width
@@ -139,8 +139,7 @@ class Columns:
         """`channels_last`: images lie in memory as (height, width, channels), which is faster for convolutions on a
         CPU; a user's model may not take it (`view` fails)."""
         self.inputs = {
-            field.name: Column(field, dtype, device, image=field.name in data.images, channels_last=channels_last,
-                             pixels=pixels)
+            field.name: Column(field, dtype, device, channels_last=channels_last, pixels=pixels)
             for field in data.inputs
         }
         self.targets = {field.name: Column(field, dtype, device) for field in data.targets}

@@ -18,9 +18,15 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from velodrome.engines.torch.calling import generators_of, tensors_in, untouched
-from velodrome.models.checks import Operation, is_for_bytes
-from velodrome.models.equivalence import BATCH_NORMALISATION, RANDOM_NUMBERS, STATISTICS
-from velodrome.models.generators import of_process, read_states
+from velodrome.models.checks import (
+    BATCH_NORMALISATION,
+    RANDOM_NUMBERS,
+    STATISTICS,
+    Operation,
+    is_for_bytes,
+    of_process,
+    read_states,
+)
 from velodrome.training.learner import Inspection
 
 # -- forward passes on a copy of a user's model

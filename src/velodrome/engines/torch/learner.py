@@ -20,8 +20,8 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Answers, EvaluationCounts, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
 from velodrome.engines.torch.tasks import task_of_job
-from velodrome.models.generators import Generators
-from velodrome.tasks.counts import Counts
+from velodrome.models.checks import Generators
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Part, State, TransportLearner
 from velodrome.transport.base import Alone, Transport

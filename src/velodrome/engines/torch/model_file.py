@@ -26,16 +26,17 @@ from velodrome.errors import BadRequest
 from velodrome.models import torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
-from velodrome.models.initial_weights import Matching, check_readable
-from velodrome.models.recipe import (
+from velodrome.models.model_files import (
     DESCRIPTION,
     README,
+    Matching,
     building_arguments,
+    check_readable,
     loading_recipe,
     read_description,
     tuples,
 )
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.training import checkpoint
 from velodrome.training.context import Context
 from velodrome.training.learner import State
@@ -177,7 +178,7 @@ def check(
     name = context.job.model
     notes = check_saving(name, model, weights)
     # Labelled images alone: other models may take several inputs.
-    sample = about.sample().x if about.sample and context.data.kind == "images" else None
+    sample = about.sample().x if about.sample and context.task.classifies_images(context.data) else None
     problem = reload_problem(name, model, write, sample, folder, weights)
     return notes if problem is None else (*notes, not_reloaded(name, problem))
 

@@ -25,7 +25,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.models import own, torch_zoo
 from velodrome.models.checks import byte_input_note
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 
 Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
@@ -91,7 +91,7 @@ def seed_everything(seed: int) -> None:
 def input_shape_of(data: ExampleSet) -> Shape:
     """The shape of the only input, or of each by name; images are (channels, height, width)."""
     shapes = {
-        column.name: (column.shape[-1], *column.shape[:-1]) if column.name in data.images else column.shape
+        column.name: (column.shape[-1], *column.shape[:-1]) if column.image else column.shape
         for column in data.inputs
     }
     return next(iter(shapes.values())) if len(shapes) == 1 else shapes
@@ -116,7 +116,7 @@ def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any
     shape, outputs = input_shape_of(data), task.outputs(data)
     if not is_own(job.model):
         return dict(job.model_args)  # which has none, or is refused
-    if data.kind == "images":
+    if task.classifies_images(data):
         return {"input_shape": shape, "classes": outputs, **job.model_args}
     return own.arguments_for(own.builder_of(job.model), shape, outputs, job.model_args)
 
@@ -229,7 +229,7 @@ class _Builder:
     def _objective(self, called: nn.Module, minimum: int) -> Objective:
         """The objective, tried with the model; labelled images were tried enough."""
         job, data, task = self._job, self._data, self._task
-        if data.kind == "images":
+        if task.classifies_images(data):
             objective = objective_of(task, job.model, data, self._device)
             objective.minimum_batch = minimum
         else:
@@ -248,7 +248,7 @@ class _Builder:
 
     def _byte_notes(self) -> tuple[str, ...]:
         """Whether a model of images scales its input as if it were bytes, and is fed others."""
-        if self._data.kind != "images" or self.pixels is None or self.pixels.form == "byte":
+        if not self._task.classifies_images(self._data) or self.pixels is None or self.pixels.form == "byte":
             return ()
         with untouched(self._model) as tried:
             scales = expects_bytes(tried, self.sample(self.sizes.training[0]).x)

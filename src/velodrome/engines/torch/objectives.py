@@ -20,7 +20,7 @@ from torch import nn
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.feed import repeated
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.counts import Batch, Counts
+from velodrome.tasks.base import Batch, Counts
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.schedule import Indices
 from velodrome.training.context import Context

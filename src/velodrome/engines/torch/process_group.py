@@ -22,7 +22,7 @@ from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.training.context import Context
 from velodrome.transport.base import Transport
-from velodrome.transport.interfaces import address_towards, interface_of, listen_at
+from velodrome.transport.door import address_towards, interface_of, listen_at
 
 #: Collectives may block this long: a stalled process is found by the controller, which knows more than a timeout does.
 COLLECTIVE_LIMIT = timedelta(days=7)

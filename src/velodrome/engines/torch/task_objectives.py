@@ -15,7 +15,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.torch.calling import SoftmaxInput, scores, tensors_in
 from velodrome.engines.torch.objectives import Objective, OutputObjective, at_least_float32
 from velodrome.errors import BadRequest
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression

@@ -16,8 +16,8 @@ from velodrome.engines.torch.feed import Columns, ExampleFeed, Feed, Replica, Te
 from velodrome.engines.torch.inspection import differences_of
 from velodrome.engines.torch.model_file import load_saved
 from velodrome.engines.torch.network import Network, arguments_of, build, build_text, input_shape_of
-from velodrome.models.equivalence import claims_equivalence, equivalence_warnings
-from velodrome.models.recipe import COLUMNS, VOCABULARY
+from velodrome.models.checks import claims_equivalence, equivalence_warnings
+from velodrome.models.model_files import COLUMNS, VOCABULARY
 from velodrome.tasks.examples import ExampleTask
 from velodrome.training.context import Context
 
@@ -70,7 +70,7 @@ class Examples(TorchTask):
     def description(self, network: Network) -> dict[str, Any]:
         data, context, pixels = self._context.data, self._context, network.pixels
         shape, scaling = input_shape_of(data), pixels.description() if pixels else {}
-        if data.kind == "images":
+        if context.task.classifies_images(data):
             return {"input_shape": list(shape), "classes": data.classes, "dataset": data.name, **scaling,
                     **network.saved_as}
         task = _task_of(context)

@@ -30,7 +30,7 @@ from velodrome.models.checks import (
     way_out,
     wrong_batch,
 )
-from velodrome.tasks.counts import Batch
+from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask
 

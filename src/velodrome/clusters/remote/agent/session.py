@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.remote.agent import network
+from velodrome.clusters.remote.agent import host
 from velodrome.clusters.remote.agent.cleaning import MARK, Guardian, clean, kill_group, note_agent, remove_leftovers
-from velodrome.clusters.remote.agent.host_files import HostFiles
+from velodrome.clusters.remote.agent.host import HostFiles
 from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, Pipes, Stream, encode
 
 #: A line without an end is passed on when it is as long as this.
@@ -68,7 +68,7 @@ class Agent:
         self._of_others: dict[str, Task] = {
             "facts": lambda header, body: self._facts(), "stop": self._stop, "diagnose": self._diagnose,
             "run": self._run, "has": self._files.has, "unpack": self._files.unpack, "collect": self._files.collect,
-            "ports": network.ports, "resolve": network.resolve, "listen": network.listen, "connect": network.connect,
+            "ports": host.ports, "resolve": host.resolve, "listen": host.listen, "connect": host.connect,
         }
 
     def send(self, header: Header, body: bytes = b"") -> None:
@@ -154,7 +154,7 @@ class Agent:
         self.send({"is": "answer", "n": header.get("n"), **(fields or {})}, data)
 
     def _facts(self) -> Header:
-        return {**network.facts(self._root), "folder": str(self._folder)}
+        return {**host.facts(self._root), "folder": str(self._folder)}
 
     def _pass_on(self, child: Child) -> bool:
         """Send the whole lines that a process wrote; whether there may be more."""
@@ -252,7 +252,7 @@ class Agent:
             stopped = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         if header["brief"]:
             return {"stopped": stopped}
-        return {"stopped": stopped}, network.stack_of(pid, header["python"]).encode()
+        return {"stopped": stopped}, host.stack_of(pid, header["python"]).encode()
 
 
 def main(words: list[str]) -> None:

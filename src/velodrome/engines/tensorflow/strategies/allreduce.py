@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from velodrome.engines.tensorflow.strategies.replicas import Replicas, traced
 from velodrome.engines.tensorflow.tasks import network_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, steps_of_epoch
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.transport.base import Transport
 

@@ -41,7 +41,7 @@ from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor
 from velodrome.engines.tensorflow.strategies.parameter_server import ParameterServer
 from velodrome.engines.tensorflow.strategies.worker_data import WorkerData, examples_in, reads_itself
 from velodrome.engines.tensorflow.text_network import TextNetwork
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.training.context import Context
 from velodrome.training.learner import Part, State

@@ -31,7 +31,7 @@ from velodrome.engines.tensorflow.weights import (
     total_of,
 )
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner, State
 

@@ -19,9 +19,9 @@ from velodrome.engines.tensorflow.flat import Batch, FlatModel, gradient_in_part
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.tasks import feed_of
 from velodrome.engines.tensorflow.weights import ReplicaWeights, with_total
-from velodrome.models.generators import Generators, preserved
+from velodrome.models.checks import Generators, preserved
 from velodrome.tasks import correctness_bits
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.tasks.schedule import evaluation_indices
 from velodrome.training.context import Context
 from velodrome.training.learner import Inspection, Learner, Part, State, gather

@@ -41,7 +41,7 @@ from velodrome.engines.torch.strategies.pipeline_stages import (
     refuse_small_parts,
     refuse_what_cannot_pass,
 )
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training import checkpoint
 from velodrome.training.learner import Part, State
 

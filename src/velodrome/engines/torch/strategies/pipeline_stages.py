@@ -18,7 +18,7 @@ from velodrome.engines.torch.network import Network
 from velodrome.engines.torch.objectives import Tally
 from velodrome.errors import BadRequest, UsersCodeFailed
 from velodrome.job.job import Job
-from velodrome.tasks.counts import Batch, Counts
+from velodrome.tasks.base import Batch, Counts
 
 Count = Callable[[], None]
 

@@ -21,7 +21,7 @@ from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.model_file import from_arrays, to_arrays
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.engines.torch.process_group import Grid, grid_of, translate_errors_of_collectives
-from velodrome.tasks.counts import Counts
+from velodrome.tasks.base import Counts
 from velodrome.training.learner import Part, State
 
 #: For every parameter, the modules inside of whose calls alone it is used.

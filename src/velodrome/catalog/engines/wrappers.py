@@ -1,11 +1,40 @@
-"""DeepSpeed: what it offers. Imports no framework; the training side is `velodrome/engines/deepspeed`."""
+"""Libraries around PyTorch: Hugging Face Accelerate, Lightning Fabric and DeepSpeed. No framework here.
+
+Their training sides are `engines/accelerate.py`, `engines/fabric.py` and `engines/deepspeed`.
+"""
 
 from __future__ import annotations
 
 from velodrome.catalog.base import Engine, Implementation, Need, Strategy
-from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER
+from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER, wrapped_strategies
 from velodrome.catalog.engines.torch import ENGINE as TORCH
 from velodrome.catalog.exchange import Exchange
+
+ACCELERATE = Engine(
+    name="accelerate",
+    description="Hugging Face Accelerate around PyTorch",
+    strategies=wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
+    worker="velodrome.engines.accelerate",
+    memory_bytes=350 * 2**20,
+    needs=(Need("accelerate", 'pip install "velodrome[accelerate]"'),),
+    environment=TORCH.environment,
+    packages=("accelerate", "torch"),
+    tasks=TORCH.tasks,
+    tasks_of="torch",
+)
+
+FABRIC = Engine(
+    name="fabric",
+    description="Lightning Fabric around PyTorch",
+    strategies=wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
+    worker="velodrome.engines.fabric",
+    memory_bytes=350 * 2**20,
+    needs=(Need("lightning_fabric", 'pip install "velodrome[fabric]"'),),
+    environment=TORCH.environment,
+    packages=("lightning-fabric", "torch"),
+    tasks=TORCH.tasks,
+    tasks_of="torch",
+)
 
 _TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
 
@@ -21,7 +50,7 @@ def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str)
     )
 
 
-ENGINE = Engine(
+DEEPSPEED = Engine(
     name="deepspeed",
     description="DeepSpeed around PyTorch",
     strategies=(

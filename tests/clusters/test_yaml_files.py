@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from velodrome.run.yaml_files import parse_yaml
+from velodrome.clusters.yaml_files import parse_yaml
 
 pytestmark = [pytest.mark.unit, pytest.mark.timeout(20)]
 

@@ -1,4 +1,5 @@
-"""What a YAML text holds, with the booleans and numbers of YAML 1.2. For the controller only.
+"""What a YAML text or file holds, with the booleans and numbers of YAML 1.2; what is wrong with a file, as a sentence.
+For the controller only.
 
 The one loader of jobs, races and clusters. YAML 1.1, which PyYAML reads, takes the field `on` for a boolean and `30:00`
 for 1800. Whatever PyYAML writes is read back as it was: it quotes texts that YAML 1.1 takes for something else.
@@ -7,9 +8,13 @@ for 1800. Whatever PyYAML writes is read back as it was: it quotes texts that YA
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
+
+from velodrome import files
+from velodrome.errors import BadRequest
 
 #: What PyYAML raises for texts that are no YAML, or that are and say an impossible value: `2022-13-45`, `!!bool x`.
 _BROKEN = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -36,8 +41,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """Reads booleans and numbers of YAML 1.2, and refuses a name that is given twice: PyYAML would take the last."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
-        first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _FLOAT)]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_BOOL, _INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -101,3 +106,32 @@ def _count_values(node: yaml.Node | None, known: dict[int, int], depth: int) -> 
     if known[id(node)] > _MOST_VALUES:
         raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
     return known[id(node)]
+
+
+#: Bytes of a file.
+LARGEST = 4 << 20
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; `BadRequest` for whatever is wrong with it."""
+    try:
+        content = read_content(path, LARGEST)
+    except FileNotFoundError:
+        raise BadRequest(f"no file {str(path)!r}") from None
+    if not isinstance(content, dict):
+        raise BadRequest(f"{str(path)!r} must hold fields such as 'dataset: digits', one a line")
+    return content
+
+
+def read_content(path: Path, largest: int) -> Any:
+    """What a YAML file holds; `BadRequest` if it cannot be read, `FileNotFoundError` if there is none."""
+    try:
+        return parse_yaml(files.read_text(path, largest))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadRequest(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{str(path)!r} is not UTF-8 text: {error}") from None
+    except ValueError as error:
+        raise BadRequest(f"{str(path)!r} is not YAML: {error}") from None

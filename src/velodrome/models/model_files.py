@@ -1,23 +1,29 @@
-"""How to load a saved model, in words and in Python: the `README.md` beside every trained model. No framework here."""
+"""Models in files: what is recorded of a saved one, and how to load it, in words and in Python (the `README.md` beside
+every trained model); which tensors of a file a job may start from (`--weights`). No framework here.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from velodrome import files, folders
+from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest
-from velodrome.models.description import check_description
+from velodrome.machine import available_memory
+from velodrome.models.description import LARGEST_DESCRIPTION, check_description
+from velodrome.printable import bytes_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 README = "README.md"
 DESCRIPTION = "model.json"
 VOCABULARY = "vocabulary.json"
 COLUMNS = "columns.json"
-#: Bytes of a description; an exported language model's has its vocabulary.
-LARGEST_DESCRIPTION = 1 << 28
 MODEL_FILES = {
     "model.keras": "the model with its weights, in Keras' own format",
     "model.weights.h5": "the weights alone, of a Keras model that cannot be saved as a whole",
@@ -45,7 +51,7 @@ def read_description(
     The record never chooses what is imported and called: it is refused unless it is of this model, which the job, or
     whoever loads it, names. Without a name it must be one of the zoo's. `model_args` take the place of those recorded.
     """
-    folders.refuse_special(folder)
+    files.refuse_special(folder)
     about = files.read_json(folder / DESCRIPTION, LARGEST_DESCRIPTION)
     if not isinstance(about, dict) or not isinstance(about.get("model"), str) or about.get("file") not in MODEL_FILES:
         raise ValueError(f"{folder / DESCRIPTION} describes no model")
@@ -215,3 +221,99 @@ def _arrays_and_outputs(about: Mapping[str, Any]) -> list[str]:
 
 def _nonzero(offset: float | list[float]) -> bool:
     return any(offset) if isinstance(offset, list) else bool(offset)
+
+
+Shape = tuple[int, ...]
+#: Names that a sentence lists at most.
+_LISTED = 8
+
+
+def check_readable(file: str) -> None:
+    """Refuse what is no regular file, or is larger than memory."""
+    try:
+        with files.open_regular(file) as stream:
+            size = stream.seek(0, 2)
+    except OSError as error:
+        raise BadRequest(f"--weights {file!r} cannot be read: {error.strerror or error}") from None
+    check_size(file, size)
+
+
+def check_size(file: str, size: int) -> None:
+    """Refuse weights of more bytes than memory has free."""
+    if size > (free := available_memory()):
+        raise BadRequest(
+            f"--weights {file!r} holds {bytes_text(size)}, and {bytes_text(free)} of memory are free here; choose a "
+            "smaller file"
+        )
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How the tensors of a file fit those of a model, by name."""
+
+    file: str
+    loaded: tuple[str, ...]
+    #: In the model alone, in the file alone, and in both with two shapes: that of the file first.
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    reshaped: Mapping[str, tuple[Shape, Shape]]
+
+    @classmethod
+    def of(cls, file: str, model: Mapping[str, Shape], stored: Mapping[str, Shape]) -> Matching:
+        """Match names and shapes, or `BadRequest` if nothing matches."""
+        both = [name for name in model if name in stored]
+        matching = cls(
+            file,
+            tuple(name for name in both if model[name] == stored[name]),
+            tuple(name for name in model if name not in stored),
+            tuple(name for name in stored if name not in model),
+            {name: (stored[name], model[name]) for name in both if model[name] != stored[name]},
+        )
+        if not matching.loaded:
+            raise BadRequest(
+                f"--weights {file!r}: none of its {len(stored)} tensors fits the model, which has {len(model)}; "
+                + "; ".join(matching._differences())
+            )
+        return matching
+
+    def notes(self) -> tuple[str, ...]:
+        """What did not match, as a sentence; nothing if everything did."""
+        differences = self._differences()
+        if not differences:
+            return ()
+        tensors = len(self.loaded) + len(self.missing) + len(self.reshaped)
+        return (f"--weights {self.file!r}: {len(self.loaded)} of the model's {tensors} tensors were loaded; "
+                + "; ".join(differences),)
+
+    def _differences(self) -> list[str]:
+        shapes = [
+            f"{name} ({_shape(theirs)} instead of {_shape(ours)})" for name, (theirs, ours) in self.reshaped.items()
+        ]
+        kinds = (
+            ("missing in the file", self.missing), ("unexpected in the file", self.unexpected),
+            ("of another shape", shapes),
+        )
+        return [f"{kind}: {_listed(names)}" for kind, names in kinds if names]
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shape(shape: Shape) -> str:
+    return "×".join(map(str, shape)) or "a single number"
+
+
+def read_matching(file: str, shapes: Mapping[str, Shape]) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """The arrays of a safetensors file that match by name and shape; what did not match, as sentences."""
+    from safetensors import SafetensorError, safe_open  # the controller imports this module, too
+
+    check_readable(file)
+    try:
+        with safe_open(file, framework="np") as stored:
+            stored_shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
+            matching = Matching.of(file, shapes, stored_shapes)
+            return {name: stored.get_tensor(name) for name in matching.loaded}, matching.notes()
+    except SafetensorError as error:
+        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error

@@ -1,0 +1,64 @@
+"""What a study's plan says in sentences: where settings come from, what cannot run, and what differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from velodrome.job.read import in_words
+from velodrome.studies.format import Origin
+from velodrome.studies.plan import StudyPlan
+
+_ORIGINS: tuple[Origin, ...] = ("published", "assumed", "ours")
+#: Values of a field that a line lists.
+_MOST_VALUES = 8
+
+
+def origin_lines(plan: StudyPlan) -> list[str]:
+    """Where each setting of the study's configurations comes from: `Published: epochs 25 (tables 1 to 12)`.
+
+    Fields with the same place or reason share a line.
+    """
+    values: dict[tuple[Origin, str], dict[str, dict[str, None]]] = {}
+    settings = [each for setting in plan.settings if not setting.added for each in setting.provenance]
+    for each in settings:
+        shown = values.setdefault((each.origin, each.why), {}).setdefault(each.field, {})
+        if each.value is not None:
+            shown[in_words(each.value)] = None
+    lines = []
+    for (origin, why), fields in sorted(values.items(), key=lambda item: _ORIGINS.index(item[0][0])):
+        parts = [f"{name}{_listed(list(words))}" for name, words in fields.items()]
+        lines.append(f"{origin.capitalize()}: {'; '.join(parts)}{f' ({why})' if why else ''}")
+    return lines
+
+
+def _listed(words: Sequence[str]) -> str:
+    if not words:
+        return ""
+    more = f" and {len(words) - _MOST_VALUES} more" if len(words) > _MOST_VALUES else ""
+    return f" {', '.join(words[:_MOST_VALUES])}{more}"
+
+
+def plan_lines(plan: StudyPlan) -> list[str]:
+    """What cannot run here and what was reduced, a sentence each."""
+    lines = [f"missing for {counted(count)}: {reason}" for reason, count in plan.missing.items()]
+    lines += [f"reduced: {reduction}" for reduction in plan.reductions]
+    if plan.left_out:
+        lines.append(f"left out at scale {plan.scale}: {counted(plan.left_out)}")
+    return [*lines, *([plan.data] if plan.data else [])]
+
+
+def counted(count: int) -> str:
+    return f"{count} configuration{'' if count == 1 else 's'}"
+
+
+def differences(plan: StudyPlan) -> list[str]:
+    """What differs from the published study, a sentence each."""
+    lines = [f"Machines: published {plan.study.machines}; ours {plan.site.machines}."]
+    changes = Counter(change for setting in plan.settings for change in setting.changes)
+    if changes:
+        ran = sum(setting.ours is not None for setting in plan.settings)
+        changed = [change if count == ran else f"{change} (in {count} of {ran})" for change, count in changes.items()]
+        lines.append(f"Scale {plan.scale}: {'; '.join(changed)}.")
+    lines += [f"{note[0].upper()}{note[1:]}." for note in plan.study.notes]
+    return [*lines, f"Source of the published figures: {plan.study.source}."]
