@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from velodrome.events.fields import RESOURCES, Resource
 from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
 from velodrome.job.result import Result
 
@@ -29,18 +31,21 @@ class FaultSpan:
     end: float | None = None
 
 
+NETWORK = Resource("network_rate", "network", "MiB/s", ",.2f", 2.0**20)
+LOOPBACK = Resource("loopback_rate", "loopback", "MiB/s", ",.2f", 2.0**20)
+#: What a host received, within itself included.
+INBOUND = Resource("inbound_rate", "received", "MiB/s", ",.2f", 2.0**20)
+#: What is drawn and tabulated over time: the resources of processes, then the rates of their hosts.
+CURVES = (*RESOURCES, NETWORK, LOOPBACK)
+
+
 @dataclass
 class Samples:
     """The heartbeats of a process; network rates are those of its host."""
 
     host: str = ""
     seconds: list[float] = field(default_factory=list)
-    cpu_percent: list[float] = field(default_factory=list)
-    memory_bytes: list[float] = field(default_factory=list)
-    network_rate: list[float] = field(default_factory=list)
-    #: What the host received, within itself included.
-    inbound_rate: list[float] = field(default_factory=list)
-    loopback_rate: list[float] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in (*CURVES, INBOUND)})
 
 
 @dataclass(frozen=True)
@@ -107,11 +112,13 @@ def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None
     # The last heartbeat of a process may follow the one before at once: such a short time gives no rate.
     gap = max(0.2, seconds - samples.seconds[-1]) if samples.seconds else 1.0
     samples.seconds.append(seconds)
-    samples.cpu_percent.append(event.cpu_percent)
-    samples.memory_bytes.append(event.memory_bytes)
-    samples.network_rate.append((event.network.inbound + event.network.out) / gap)
-    samples.loopback_rate.append(event.network.loopback / gap)
-    samples.inbound_rate.append((event.network.inbound + event.network.loopback) / gap)
+    network = event.network
+    seen = event.values() | {
+        NETWORK.name: (network.inbound + network.out) / gap, LOOPBACK.name: network.loopback / gap,
+        INBOUND.name: (network.inbound + network.loopback) / gap,
+    }
+    for name, values in samples.values.items():
+        values.append(seen.get(name, math.nan))
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
@@ -138,7 +145,7 @@ class Extent:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Extent | None:
-        found = list(values)
+        found = [value for value in values if not math.isnan(value)]
         return cls(sum(found) / len(found), min(found), max(found)) if found else None
 
 
@@ -156,10 +163,10 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
+        for name, values in samples.values.items():
             if name.endswith("rate") and not first_of_host:
                 continue
-            for second, value in zip(samples.seconds, getattr(samples, name), strict=True):
+            for second, value in zip(samples.seconds, values, strict=True):
                 seen.setdefault(name, {}).setdefault(round(second), {})[name_of(process)] = value
     found = {}
     for name, seconds in seen.items():

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from velodrome.events.fields import Resource
 from velodrome.judge import columns
 from velodrome.judge.advice import runs_needed
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.judge import Dropped, Failure
-from velodrome.judge.measures import MIB, Measure, View
+from velodrome.judge.measures import Measure, View
 from velodrome.judge.question import Candidate, Question
 from velodrome.judge.statistics import Ratio
-from velodrome.reporting.series import Extent, RunSeries, name_of, totals
+from velodrome.reporting.series import CURVES, Extent, RunSeries, name_of, totals
 
 ABSENT = "–"
 
@@ -161,32 +162,29 @@ def resources_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def _extent(extent: Extent | None, form: str, scale: float = 1.0) -> Cell:
+def _extent(extent: Extent | None, curve: Resource) -> Cell:
     if extent is None:
         return Cell(ABSENT)
-    low, high = (format(end / scale, form) for end in (extent.low, extent.high))
-    return Cell(format(extent.mean / scale, form), f"{low} – {high}", value=extent.mean)
+    mean, low, high = (format(value / curve.scale, curve.form) for value in (extent.mean, extent.low, extent.high))
+    return Cell(mean, f"{low} – {high}", value=extent.mean)
 
 
 def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | None = None) -> Table:
     """A row for each process of each configuration's representative run, and one for all of them together."""
     body: list[tuple[Cell, ...]] = []
-    forms = (("cpu_percent", ",.0f", 1.0), ("memory_bytes", ",.0f", MIB), ("network_rate", ",.2f", MIB),
-             ("loopback_rate", ",.2f", MIB))
     chosen = [row for row in ordered(rows) if row.name in series]
     for row in chosen:
         if limit is not None and len(body) >= limit:
             break
         found = series[row.name]
         for process, samples in found.samples.items():
-            extents = [Extent.of(getattr(samples, name)) for name, _, _ in forms]
             body.append((Cell(row.name), Cell(name_of(process)), Cell(samples.host), *(
-                _extent(extent, form, scale) for extent, (_, form, scale) in zip(extents, forms, strict=True)
+                _extent(Extent.of(samples.values[curve.name]), curve) for curve in CURVES
             )))
         whole = totals(found)
         if len(found.samples) > 1:
             body.append((Cell(row.name), Cell("total"), Cell(""), *(
-                _extent(whole.get(name), form, scale) for name, form, scale in forms
+                _extent(whole.get(curve.name), curve) for curve in CURVES
             )))
     shown = len({cells[0].text for cells in body})
     cut = f" {shown} of {len(chosen)} configurations are shown; the CSV files have all." if shown < len(chosen) else ""
@@ -196,8 +194,7 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
         "nearest to the mean. Network rates are measured per host, so processes of one host show the same traffic; "
         "the total counts it once." + cut,
         (Column("configuration", numeric=False), Column("process", numeric=False), Column("host", numeric=False),
-         Column("CPU", "% of a core"), Column("memory", "MiB"), Column("network", "MiB/s"),
-         Column("loopback", "MiB/s")),
+         *(Column(curve.title, curve.unit) for curve in CURVES)),
         tuple(body),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.clusters.plan import Plan
-from velodrome.events.fields import CpuTime, HistoryRow, Network
+from velodrome.events.fields import RESOURCES, CpuTime, HistoryRow, Network, resource_fields
 from velodrome.events.models import (
     DataEvent,
     EpochEvent,
@@ -94,15 +94,17 @@ class NodeSamples:
     role: str
     rank: int
     host: str
-    cpu: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
+    #: The samples of each resource.
+    samples: dict[str, list[float]] = field(default_factory=lambda: {resource.name: [] for resource in RESOURCES})
     network: Counter[str] = field(default_factory=Counter)
     phases: dict[str, float] = field(default_factory=dict)
 
     def add(self, event: EventBase) -> None:
         if isinstance(event, ResourcesEvent):
-            self.cpu.append(event.cpu_percent)
-            self.memory.append(event.memory_bytes)
+            values = event.values()
+            for name, samples in self.samples.items():
+                if name in values:
+                    samples.append(values[name])
             self.network.update(
                 {"in": event.network.inbound, "out": event.network.out, "loopback": event.network.loopback}
             )
@@ -114,8 +116,7 @@ class NodeSamples:
             "role": self.role,
             "rank": self.rank,
             "host": self.host,
-            "cpu_percent": _spread(self.cpu),
-            "memory_bytes": _spread(self.memory),
+            **resource_fields({name: _spread(samples) for name, samples in self.samples.items()}),
             "network_bytes": {name: self.network[name] for name in ("in", "out", "loopback")},
             "phases": {name: round(seconds, 4) for name, seconds in self.phases.items()},
         })
