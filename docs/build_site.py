@@ -26,7 +26,7 @@ NAVIGATION = {
     "First steps": ["tutorial"],
     "Which strategy is best for me?": [
         "how-to/networks", "how-to/recommend", "how-to/long-trainings", "how-to/report", "how-to/web-ui",
-        "how-to/studies",
+        "how-to/studies", "how-to/teaching",
     ],
     "My model and my code": [
         "how-to/own-model", "how-to/own-task", "how-to/script", "how-to/optimization", "how-to/language-model",

@@ -13,7 +13,7 @@ from typed_judge import judge
 from velodrome.api.race import FinishedRace
 from velodrome.cli.race_output import _caveats, show_race
 from velodrome.job.values import seconds_of
-from velodrome.judge.advice import Commands
+from velodrome.judge.choice import Commands
 
 pytestmark = pytest.mark.unit
 

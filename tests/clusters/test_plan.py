@@ -12,8 +12,7 @@ import pytest
 
 from velodrome.clusters.local import launcher as local
 from velodrome.clusters.local.launcher import free_port
-from velodrome.clusters.local.processes import command
-from velodrome.clusters.plan import environment, make_plan, manual_command
+from velodrome.clusters.plan import command, environment, make_plan, manual_command
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of
@@ -86,7 +85,7 @@ def test_a_free_port_is_free_and_none_is_said_so(monkeypatch: pytest.MonkeyPatch
 
 def test_a_process_is_told_its_role_and_rank_where_people_and_user_code_look() -> None:
     made = make_plan("a", job("ddp", 2))
-    words = command(made, made.processes[1], Path("runs/a"), resume=True)
+    words = command("python", made, made.processes[1], Path("runs/a"), resume=True)
     assert " ".join(words).endswith(
         "--run a --role worker --rank 1 --folder runs/a --slot 1/2 --resume --lifeline --supervised"
     )
@@ -113,7 +112,7 @@ def test_every_plan_has_a_secret_of_its_own_that_all_its_processes_get_and_nobod
     assert {environment(one, process)["VELODROME_SECRET"] for process in one.processes} == {one.secret}
     assert one.secret not in json.dumps(one.as_json())
     assert one.secret not in repr(one)
-    assert not [word for word in command(one, one.processes[0], Path("runs/a")) if one.secret in word]
+    assert not [word for word in command("python", one, one.processes[0], Path("runs/a")) if one.secret in word]
 
 
 def test_a_plan_is_stored_as_json() -> None:

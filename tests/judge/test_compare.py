@@ -16,7 +16,6 @@ from typed_judge import as_result, compare, judge
 from velodrome.cli.output import SafeConsole
 from velodrome.cli.race_output import print_comparison
 from velodrome.job.values import Target
-from velodrome.judge.columns import best_of, bests_of
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.judge.measures import (
@@ -29,6 +28,7 @@ from velodrome.judge.measures import (
 )
 from velodrome.reporting.curves import over_epochs, over_time, over_workers, rest_of
 from velodrome.reporting.figures import MOST_WORDS, Looks, bar_words, cut, draw_race, race_figure
+from velodrome.reporting.tables import best_of, bests_of
 
 pytestmark = pytest.mark.unit
 

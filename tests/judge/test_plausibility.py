@@ -11,8 +11,8 @@ from synthetic_races import beside, repeated, result
 from typed_judge import compare
 from velodrome.cli.output import SafeConsole
 from velodrome.cli.race_output import print_comparison
+from velodrome.judge.measures import Ratio
 from velodrome.judge.plausibility import implausible, is_too_good, late_note, suspects
-from velodrome.judge.statistics import Ratio
 from verdict_questions import answer as verdict
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from velodrome.judge.statistics import Ratio, Spread, ratio, t_quantile
+from velodrome.judge.measures import Ratio, Spread, ratio, t_quantile
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from synthetic_races import result
 from typed_judge import as_result, compare
-from velodrome.reporting.confusion import MOST_CLASSES, confusion
+from velodrome.reporting.usage import MOST_CLASSES, confusion
 
 pytestmark = pytest.mark.unit
 

@@ -10,9 +10,9 @@ import pytest
 from synthetic_races import result
 from typed_judge import compare
 from velodrome.judge.compare import Row
-from velodrome.reporting.confusion import confusion
 from velodrome.reporting.curves import over_workers
 from velodrome.reporting.figures import Looks, Picture, to_svg
+from velodrome.reporting.usage import confusion
 
 pytestmark = pytest.mark.unit
 

@@ -20,10 +20,10 @@ from typed_judge import compare
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.judge.criteria import Criteria
 from velodrome.reporting.curves import over_epochs, over_time, rest_of
-from velodrome.reporting.document import MOST_NODE_ROWS, Report, make_pictures, make_report
+from velodrome.reporting.document import Report, make_pictures, make_report
 from velodrome.reporting.figures import INK, Looks, Picture, save
 from velodrome.reporting.load import load_race
-from velodrome.reporting.tables import results_table
+from velodrome.reporting.tables import MOST_NODE_ROWS, view_table
 from velodrome.reporting.write import (
     latex_escape,
     markdown_escape,
@@ -353,7 +353,7 @@ def test_no_two_lines_of_a_figure_look_the_same(runs: Path) -> None:
 def test_a_varied_batch_scope_tells_bars_and_rows_apart(runs: Path) -> None:
     rows = compare([result("ddp", 2, batch_scope=scope) for scope in ("global", "per-worker")])
     assert sorted(rest_of(rows).values()) == ["batch scope global", "batch scope per-worker"]
-    assert "batch scope" in [column.heading for column in results_table(rows).columns]
+    assert "batch scope" in [column.heading for column in view_table("results", rows).columns]
 
 
 def test_the_table_of_processes_says_where_it_was_cut(runs: Path) -> None:

@@ -136,7 +136,7 @@ def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_ar
     plan, rows = _jaeger(monkeypatch, IDEAL, 50)
     linear = of(LINEAR, plan, rows, 2)
     assert linear.verdict == NOT_HERE
-    assert "tensorflow/parameter-server 2+1, batch 512, 8 epochs over one worker: 1.90" in linear.why
+    assert "tensorflow/parameter-server (stock) 2+1, batch 512, 8 epochs over one worker: 1.90" in linear.why
     assert "there are 2 cores" in linear.why
     assert linear.sentence.startswith("not checkable here, because 50 workers with a core each are needed")
     higher = of(HIGHER, plan, rows, 64)
@@ -302,3 +302,22 @@ def test_every_kind_of_check_is_judged(check: str, accuracies: tuple[float, ...]
     plan = plan_study(parse_study(OWN.format(check=check), "own.yaml"), "full", Choice(), look=whatever)
     rows = rows_for(plan, [100.0, 200.0], QUIET, accuracies)
     assert findings(plan, rows, 2)[0].verdict == verdict
+
+
+def test_what_was_added_to_a_study_judges_only_claims_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _kouskouras(monkeypatch)
+    cut = "mirrored workers may be less accurate because the same data is cut into 9 parts and not into 6"
+    for six, verdict in ((0.9, "agrees"), (0.8, "disagrees")):
+        accuracies = [{6: six, 9: 0.85}[job["workers"]] if job["strategy"] == "multi-worker-mirrored" else 0.95
+                      for job in plan.jobs]
+        rows = rows_for(plan, [100.0] * len(plan.jobs), QUIET, accuracies)
+        assert of(cut, plan, rows, 2).verdict == verdict
+        assert of(ACCURATE, plan, rows, 2).verdict == "agrees"
+
+
+def test_what_a_scale_leaves_out_is_told_in_one_clause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning._Fitter, "fit", lambda self, fields: fields)
+    plan = plan_study(study_named("jaeger-2018"), "smoke", Choice(),
+                      look=lambda name: f"data set {name!r} is not here (not in /usr; not in /opt)")
+    assert of(LINEAR, plan, [], 64).why == "this scale leaves out what it is about"
+    assert of(BETTER, plan, [], 64).why == "data set 'fashion-mnist' is not here; data set 'ptb' is not here"

@@ -89,8 +89,10 @@ def test_zipperle_divides_a_thousand_iterations_by_its_workers() -> None:
 
 def test_jaeger_is_the_published_grid() -> None:
     jobs = study_named("jaeger-2018").combinations()
-    # Batches, the search for a learning rate, batch 5 of MXNet, and the RNN's batches.
-    assert len(jobs) == 2 * 3 * 6 + 2 * 2 * 6 + 2 + 2 * 2 * 6
+    # Batches, the search for a learning rate, batch 5 of MXNet, and the RNN's batches; beside them, TensorFlow with
+    # Velodrome's parts.
+    assert len([job for job in jobs if not job.get("added")]) == 2 * 3 * 6 + 2 * 2 * 6 + 2 + 2 * 2 * 6
+    assert len([job for job in jobs if job.get("added")]) == (3 + 2) * 6
     images = [job for job in jobs if job["model"] == "lenet5"]
     assert {job["learning_rate"] for job in images if job["batch_size"] != 512} == {0.025}
     assert {job["learning_rate"] for job in images if job["batch_size"] == 512} == {0.1, 0.05, 0.025}
@@ -421,3 +423,15 @@ def test_published_names_have_the_test_group_and_the_number_within_it() -> None:
     assert any(entry.name.startswith("MWM001-") for entry in expand(usual))
     with pytest.raises(BadRequest, match="at most 99 runs"):
         expand(race.model_copy(update={"repeat": 100}))
+
+
+def test_a_study_of_frameworks_runs_them_as_they_are_and_ours_beside() -> None:
+    tensorflow = [job for job in study_named("jaeger-2018").combinations() if job["engine"] == "tensorflow"]
+    assert {(job.get("implementation"), job.get("added")) for job in tensorflow} == {("stock", None), (None, True)}
+    plan = plan_study(study_named("jaeger-2018"), "smoke", Choice(implementation="velodrome"), look=whatever)
+    ours = [setting.ours for setting in plan.settings if setting.published["engine"] == "tensorflow"]
+    assert {fields and fields["implementation"] for fields in ours} == {"velodrome"}
+    assert all("implementation" not in (setting.ours or {}) for setting in plan.settings
+               if setting.published["engine"] == "mxnet")
+    asked = plan_study(study_named("kouskouras-2022"), "smoke", Choice(implementation="stock"), look=whatever)
+    assert {setting.ours["implementation"] for setting in asked.settings if setting.ours} == {"stock"}

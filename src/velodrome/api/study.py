@@ -81,6 +81,7 @@ def run(
     bad_data: BadData = "fail",
     naming: str | None = None,
     test_group: int | None = None,
+    implementation: str | None = None,
     on: Where = DEFAULT,
     dry_run: bool = False,
     mirror: str | None = None,
@@ -102,13 +103,15 @@ def run(
         bad_data: whether examples that cannot be used are left out (``skip``) or refused (``fail``).
         naming: how runs are named, ``plain`` or ``published``; by default as the study does.
         test_group: test group of published names.
+        implementation: of every strategy that has both, ``stock`` (the framework's own parts) or ``velodrome``; by
+            default as the study says.
         on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
         mirror: folder or URL with the publisher's files of data sets.
         trust_code: code that a study file names and that may run although it lies neither beside the file nor in the
             current folder.
     """
-    choice = Choice(dataset, data_url, repeat, naming, bad_data, test_group)
+    choice = Choice(dataset, data_url, repeat, naming, bad_data, test_group, implementation)
     asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code)
     return run_study(asked, RaceObserver()).as_json()

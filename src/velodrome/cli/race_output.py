@@ -19,16 +19,15 @@ from velodrome.cli.board import Board
 from velodrome.cli.console import JobProgress, data_progress, error_console
 from velodrome.cli.options import command_on
 from velodrome.cli.output import SafeConsole, complain, least_width, print_table
-from velodrome.judge.columns import Column, columns_of, ratios_of_fewer
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.measures import THROUGHPUT
+from velodrome.judge.measures import THROUGHPUT, Ratio
 from velodrome.judge.phrases import in_full, in_words
-from velodrome.judge.statistics import Ratio
 from velodrome.races.check import CheckedRace
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import RaceObserver
+from velodrome.reporting.tables import MeasureColumn, columns_of, ratios_of_fewer
 
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
@@ -190,7 +189,7 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
     return lines + bool(hidden)
 
 
-def _columns(rows: Sequence[Row]) -> list[Column]:
+def _columns(rows: Sequence[Row]) -> list[MeasureColumn]:
     """The columns that have values, the most important first."""
     columns = columns_of(rows, "terminal")
     if any(column.name == THROUGHPUT.name for column in columns):  # the whole time decides only without it
@@ -198,7 +197,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
     return columns
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
+def _table(rows: Sequence[Row], columns: Sequence[MeasureColumn]) -> Table:
     batches = {row.batch_size for row in rows}
     same_batch = len(batches) == 1
     of_batch = f", batch {min(batches)}" if same_batch and any(batches) else ""
@@ -227,7 +226,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
     return table
 
 
-def _heading(column: Column) -> str:
+def _heading(column: MeasureColumn) -> str:
     measure = column.measure
     if measure is None:
         return column.name
@@ -237,7 +236,7 @@ def _heading(column: Column) -> str:
     return heading.replace(" ", "\n", 1)
 
 
-def _cell(row: Row, column: Column) -> str:
+def _cell(row: Row, column: MeasureColumn) -> str:
     best, measure = column.best[row.name], column.measure
     if measure is not None:
         value = row.mean(measure.name)

@@ -11,6 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
@@ -53,6 +54,12 @@ Naming = Annotated[
     typer.Option("--naming", help="How runs are named: plain or published; by default as in the study.",
                  autocompletion=completion.one_of("plain", "published")),
 ]
+Implementation = Annotated[
+    str | None,
+    typer.Option("--implementation", help="Implementation of every strategy that has both: stock (the framework's own "
+                 "parts) or velodrome; by default as in the study.",
+                 autocompletion=completion.one_of("stock", "velodrome")),
+]
 TestGroup = Annotated[
     int | None,
     typer.Option("--test-group", min=0, max=999, help="Test group of published names: MWM201 is run 1 of group 2."),
@@ -66,9 +73,7 @@ def list_studies(json: Json = False) -> None:
 
     Example: `velodrome study list`
     """
-    from velodrome.api import study
-
-    rows = study.list()
+    rows = velodrome.study.list()
     if json:
         say_json(rows)
         return
@@ -89,12 +94,10 @@ def show(
 
     `velodrome study show jaeger-2018 --scale small --json`
     """
-    from velodrome.api import study as api
-
     if json:
-        say_json(api.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
+        say_json(velodrome.study.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
         return
-    plan, rows = api.planned_rows(name, scale, mirror, trust_code or ())
+    plan, rows = velodrome.study.planned_rows(name, scale, mirror, trust_code or ())
     study = plan.study
     console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
@@ -136,8 +139,9 @@ def new(
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
-    naming: Naming = None, test_group: TestGroup = None, dry_run: DryRun = False, on: On = None, place: Place = None,
-    mirror: Mirror = None, trust_code: TrustCode = None, json: Json = False,
+    naming: Naming = None, test_group: TestGroup = None, implementation: Implementation = None,
+    dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None, trust_code: TrustCode = None,
+    json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
@@ -167,7 +171,7 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     target = where(on, place)
-    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group)
+    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group, implementation)
     asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code or ())
     finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
@@ -235,7 +239,8 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "data": lambda fields: str(fields["dataset"]),
     "engine": lambda fields: f"{fields['engine']} ({framework})" if (framework := fields.get("framework"))
     else str(fields["engine"]),
-    "strategy": lambda fields: str(fields["strategy"]),
+    "strategy": lambda fields: str(fields["strategy"])
+    + (" (stock)" if fields.get("implementation") == "stock" else ""),
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}",
     "rate": lambda fields: f"learning rate {fields['learning_rate']:g}" if "learning_rate" in fields else "",

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Patience:
-    """Whether what a program still has to finish must be given up: some seconds after a signal, at once after two."""
+    """Whether to give up what a program still has to finish: seconds after a first signal, at once after a second."""
 
     def __init__(self, signals: Sequence[int], *, interrupted: bool, seconds: float = PATIENCE_SECONDS) -> None:
         """`signals` are those that came since, as `deferred` notes them; `interrupted` if one came before."""

@@ -26,7 +26,7 @@ from velodrome.job.values import Fault, parse_fault, process_names
 
 #: Receives an output line, without its end, and the process that wrote it.
 Deliver = Callable[[Process, str], None]
-#: Receives a sentence about what takes long.
+#: Receives a sentence about what is being waited for.
 Notice = Callable[[str], None]
 
 
@@ -89,7 +89,7 @@ class Diagnosis:
     stopped: bool = False
     #: Whether it is in a line of the user's own code.
     in_user_code: bool = False
-    #: Whether its host is known to be out of the others' reach.
+    #: Whether its host is known to be cut off from the others.
     cut_off: bool = False
     #: Whether its stack shows that it waits for other processes.
     waits: bool = False
@@ -97,7 +97,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, doubtful or in order with a host, or with all of them."""
+    """The result of one check of a host, or of all of them."""
 
     level: Literal["error", "warning", "ok"]
     #: What was examined: tools, job, reachable, names, ports, network, versions, clock, disk, memory, data, code.
@@ -147,12 +147,12 @@ def refusals(check: Callable[[], object]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Examination:
-    """What `velodrome doctor` found out about hosts."""
+    """What `velodrome doctor` reports about hosts."""
 
     findings: list[Finding]
     #: Round-trip time and bandwidth from host to host.
     pairs: list[dict[str, Any]] = field(default_factory=list)
-    #: What emulated hosts were asked to be, and what was measured of them.
+    #: The limits that emulated hosts were asked to have, and what was measured.
     emulation: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -191,11 +191,11 @@ class Group(ABC):
         return ()
 
     def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
-        """Break what a fault names, one of those in the launcher's `faults`: these processes, or their host."""
+        """Cause a fault, whose action is in the launcher's `faults`: to these processes, or to their host."""
         raise NotImplementedError
 
     def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
-        """Make it whole again."""
+        """End a fault that was begun."""
         raise NotImplementedError
 
 
@@ -208,10 +208,9 @@ def no_notice(text: str) -> None:
 
 
 class Launcher(ABC):
-    """Finds hosts for jobs and starts their processes.
+    """Allocates hosts for jobs and starts their processes.
 
-    A launcher must check, allocate and start. Everything else that one can do is declared here, with what holds for
-    launchers that cannot.
+    A launcher must check, allocate and start. Everything else is optional: the defaults are for launchers without it.
     """
 
     name: str

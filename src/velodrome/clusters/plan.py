@@ -316,6 +316,16 @@ def arguments(plan: Plan, process: Process, folder: Path, *, resume: bool = Fals
     return words + (["--resume"] if resume else [])
 
 
+#: The module that trains, and the options of a process that a controller starts: it ends when its standard input
+#: closes, and leaves time limits to the controller.
+TRAINING, SUPERVISED = "velodrome.training", ("--lifeline", "--supervised")
+
+
+def command(python: str, plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
+    """The command line of a training process that a controller starts with an interpreter."""
+    return [python, "-P", "-m", TRAINING, *arguments(plan, process, folder, resume=resume), *SUPERVISED]
+
+
 def environment(plan: Plan, process: Process) -> dict[str, str]:
     """The environment of a training process, on top of what it inherits."""
     return {

@@ -50,7 +50,7 @@ def launchers() -> list[LauncherType]:
 
 
 def target_of(where: Where, pins: Mapping[str, str] | None = None) -> Target:
-    """What a text of `--on` stands for; `BadRequest` if nothing, or if its options are wrong."""
+    """The launcher and options that a text of `--on` names; `BadRequest` if there are none, or they are wrong."""
     target = where if isinstance(where, Target) else _read(where)
     return replace(target, options=target.options.pinned(pins)) if pins else target
 
@@ -79,7 +79,7 @@ def inline(launcher: LauncherType, text: str) -> dict[str, object]:
 
 
 def defined_target(defined: definitions.Definition) -> Target:
-    """What a cluster of a file stands for."""
+    """The launcher and options of a cluster that a file defines."""
     where = f"cluster {defined.name!r} in {defined.file}"
     launcher = launcher_type(defined.launcher, where)
     return Target(defined.name, launcher, validated(launcher.options, defined.fields, where))

@@ -12,8 +12,7 @@ from statistics import fmean, variance
 from typing import TYPE_CHECKING
 
 from velodrome.job.result import Result
-from velodrome.judge.measures import usable
-from velodrome.judge.statistics import CONFIDENCE, t_quantile
+from velodrome.judge.measures import CONFIDENCE, t_quantile, usable
 
 if TYPE_CHECKING:
     import numpy as np

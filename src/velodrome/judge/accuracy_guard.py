@@ -17,8 +17,7 @@ from velodrome.judge.accuracy import Difference, Score, difference, scores_of
 from velodrome.judge.blocks import FIRST_LOOK, Fit, margin
 from velodrome.judge.compare import Row, metric_of, quality_of
 from velodrome.judge.decide import MOST_MORE, Contest, Standing
-from velodrome.judge.measures import Measure
-from velodrome.judge.statistics import CONFIDENCE
+from velodrome.judge.measures import CONFIDENCE, Measure
 from velodrome.tasks.base import Metric
 
 #: Standard errors by which an accuracy must exceed that of guessing: a chance of 5 % for one that guesses.

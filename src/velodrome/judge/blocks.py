@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, fdtrc, polygamma, stdtrit
 
 from velodrome.job.result import Result
-from velodrome.judge.statistics import CONFIDENCE, Ratio, t_quantile
+from velodrome.judge.measures import CONFIDENCE, Ratio, t_quantile
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -28,11 +28,13 @@ from velodrome.judge.measures import (
     THROUGHPUT,
     TIME_TO_TARGET,
     Measure,
+    Ratio,
+    Spread,
     measures_of,
     own_qualities,
+    ratio,
     time_to_target,
 )
-from velodrome.judge.statistics import Ratio, Spread, ratio
 from velodrome.tasks.base import Metric
 from velodrome.tasks.registry import task_of_result
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from velodrome.job.result import Result
 from velodrome.job.values import Target
-from velodrome.judge.advice import Commands
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
+from velodrome.judge.choice import Commands
 from velodrome.judge.compare import Row, compare, crashed_always, tasks_of
 from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.criteria import Criteria

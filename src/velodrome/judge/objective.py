@@ -20,8 +20,8 @@ from velodrome.judge.compare import Row, measure_of, metric_of, quality_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
 from velodrome.judge.criteria import OBJECTIVES, Criteria
+from velodrome.judge.measures import Spread
 from velodrome.judge.question import Candidate, Question
-from velodrome.judge.statistics import Spread
 
 
 def accurate_enough(rows: Sequence[Row], margin: float | None = None) -> Guarded:

@@ -15,17 +15,16 @@ from velodrome.errors import BadRequest
 from velodrome.job.result import Result
 from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.accuracy_guard import TwoQualities
-from velodrome.judge.advice import Commands
 from velodrome.judge.blocks import RESOLUTION, Block
+from velodrome.judge.choice import Commands
 from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
 from velodrome.judge.judge import Judgement
-from velodrome.judge.measures import QUALITIES, Measure, measures_of
+from velodrome.judge.measures import CONFIDENCE, QUALITIES, Measure, Ratio, Spread, measures_of, ratio, t_quantile
 from velodrome.judge.objective import ask
 from velodrome.judge.phrases import Lead, as_sentence, in_list
 from velodrome.judge.question import Candidate, Question
-from velodrome.judge.statistics import CONFIDENCE, Ratio, Spread, ratio, t_quantile
 from velodrome.tasks.base import Metric
 
 #: Measures that are judged.

@@ -18,9 +18,8 @@ from velodrome.job.script import divided_batch
 from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import slowdown
-from velodrome.judge.measures import THROUGHPUT
+from velodrome.judge.measures import THROUGHPUT, Ratio
 from velodrome.judge.phrases import in_list
-from velodrome.judge.statistics import Ratio
 
 #: A smaller change of a machine's speed is not worth a word.
 LEAST_DRIFT = 0.1

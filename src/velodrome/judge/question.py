@@ -17,8 +17,8 @@ from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
 from velodrome.judge.criteria import TOLERANCE
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
+from velodrome.judge.measures import Spread
 from velodrome.judge.phrases import Kind, Lead, Scale
-from velodrome.judge.statistics import Spread
 from velodrome.tasks.base import Better
 
 _KINDS: dict[str, Kind] = {"accuracy": "quality", "cost": "cost"}

@@ -7,9 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from velodrome.judge.advice import Commands, RunsNeeded, against_what, more_workers, one_is_enough, runs_needed
 from velodrome.judge.caveats import caveats_of, configurations_of, crash_note, unfinished, unreliable
-from velodrome.judge.choice import Choice, Decision, best, choose, is_mixed, leads_with_less_accuracy, others_than
+from velodrome.judge.choice import (
+    Choice,
+    Commands,
+    Decision,
+    RunsNeeded,
+    against_what,
+    best,
+    choose,
+    is_mixed,
+    leads_with_less_accuracy,
+    more_workers,
+    one_is_enough,
+    others_than,
+    runs_needed,
+)
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note
 from velodrome.judge.criteria import Criteria

@@ -83,16 +83,9 @@ class UntilSure:
 
     def ahead(self) -> list[Entry]:
         """What the next repetition with something to run has still to run; empty if the race is over."""
-        finished, newest = self._folder.finished(), self._newest()
+        finished = self._folder.finished()
         self._left_out = frozenset(self._afford(finished).left_out)
-        for number in sorted(self._blocks):
-            tasks, failing = self._stand(finished, number) if number >= newest else ([], {})
-            ahead = self._ahead(number, newest, finished, tasks, failing)
-            if ahead is None:
-                break
-            if ahead:
-                return ahead
-        return []
+        return [*self._walk(finished, self._newest())[2]]
 
     def as_stored(self) -> Ending:
         """How the race stands by its stored runs, without running anything."""
@@ -251,7 +244,7 @@ class UntilSure:
         if not members:
             return None
         ahead = [
-            entry for entry in members if not _finished(results, entry) and self._failures(entry) < MOST_FAILURES
+            entry for entry in members if not _finished(results, entry) and len(self._failed(entry)) < MOST_FAILURES
             and not self._ended(entry)
         ]
         return sorted(ahead, key=lambda entry: self._order.index(entry.configuration)) if self._order else ahead
@@ -277,17 +270,14 @@ class UntilSure:
         for key, entries in self._of.items():
             if any(_finished(results, entry) for entry in entries):
                 continue
-            counts = {entry.repetition: self._failures(entry) for entry in entries if self._has_begun(entry)}
+            counts = {entry.repetition: len(self._failed(entry)) for entry in entries if self._has_begun(entry)}
             if (total := sum(counts.values())) >= MOST_FAILURES:
                 why = f"did not finish in {total} of {total} runs"
                 found[key] = Dropped(self._names[key], max(counts), why)
         return found
 
-    def _failures(self, entry: Entry) -> int:
-        """How often a job failed by itself; what somebody interrupted does not count."""
-        return len(self._failed(entry))
-
     def _failed(self, entry: Entry) -> list[Result]:
+        """The attempts of a job that failed by themselves; what somebody interrupted does not count."""
         folder = self._folder
         results = [run.result() for run in (*folder.attempts(entry.name), folder.run(entry.name))]
         return [result for result in results if result is not None and result.status == "failed"]

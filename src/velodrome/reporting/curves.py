@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from velodrome.job.values import Target
 from velodrome.judge.compare import Row, quality_of, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
-from velodrome.judge.measures import THROUGHPUT, Measure
-from velodrome.judge.statistics import Ratio
+from velodrome.judge.measures import THROUGHPUT, Measure, Ratio
 from velodrome.reporting.figures import (
     INK,
     MOST_LINES,

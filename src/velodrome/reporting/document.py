@@ -17,15 +17,12 @@ from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.hosts import rates
 from velodrome.races.jobs import stored_ending
-from velodrome.reporting import confusion, curves, tables, usage
+from velodrome.reporting import curves, tables, usage
 from velodrome.reporting.figures import Looks, Picture
 from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, hosts_of, run_series
 from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
-
-#: Rows of a page's table of processes; the CSV file has all.
-MOST_NODE_ROWS = 150
 
 
 @dataclass(frozen=True)
@@ -87,11 +84,11 @@ def make_report(record: RaceRecord, criteria: Criteria | None = None) -> Report:
     notes = [f"{ending.sentence} {saving(rows).sentence}"] if ending else []
     return Report(
         record, rows, answers,
-        main=tables.results_table(rows) if rows else None,
+        main=tables.view_table("results", rows) if rows else None,
         pairwise=tuple(table for table in pairwise if table is not None),
         more=(
-            *dropped, tables.times_table(rows), tables.resources_table(rows),
-            tables.nodes_table(rows, series, MOST_NODE_ROWS),
+            *dropped, tables.view_table("times", rows), tables.view_table("resources", rows),
+            tables.nodes_table(rows, series),
         ) if rows else (),
         failures=tables.failures_table(record.failures) if record.failures else None,
         shared=_shared(rows), varied=_varied(rows), environment=_environment(record, rows),
@@ -112,7 +109,7 @@ def make_pictures(report: Report) -> list[Picture]:
     drawn = [
         curves.over_workers(rows, looks),
         *curves.of_tasks(rows, report.target, looks),
-        confusion.confusion(rows),
+        usage.confusion(rows),
         usage.shares(rows),
         usage.bars(rows),
         usage.node_curves(rows, report.series, spoken),

@@ -18,8 +18,8 @@ from velodrome.job.job import Job, job_fields
 from velodrome.job.names import expand
 from velodrome.job.race import Race
 from velodrome.job.result import Result
-from velodrome.judge.advice import Commands
 from velodrome.judge.budget import cut_short
+from velodrome.judge.choice import Commands
 from velodrome.judge.compare import has_crashed, is_whole
 from velodrome.judge.conditions import labelled
 from velodrome.judge.configuration import Configuration

@@ -1,23 +1,114 @@
-"""The tables of a report as plain cells; the writers decide how they look."""
+"""The columns in which configurations are compared, for reports and terminals alike, and the tables of a report as
+plain cells; the writers decide how they look."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from velodrome.events.fields import Resource
-from velodrome.judge import columns
-from velodrome.judge.advice import runs_needed
-from velodrome.judge.compare import Row, tasks_of
+from velodrome.judge.choice import runs_needed
+from velodrome.judge.compare import Row, measure_of, qualities_of, tasks_of
 from velodrome.judge.conditions import is_loaded
-from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
+from velodrome.judge.configuration import Baselines, distinguishing_fields, short_arguments, short_text
 from velodrome.judge.judge import Dropped, Failure
-from velodrome.judge.measures import Measure, View
+from velodrome.judge.measures import MEASURES, QUALITIES, THROUGHPUT, TIME_TO_TARGET, Measure, Ratio, View
+from velodrome.judge.plausibility import suspects
 from velodrome.judge.question import Candidate, Question
-from velodrome.judge.statistics import Ratio
 from velodrome.reporting.series import CURVES, Extent, RunSeries, name_of, totals
 
+#: Ratios of throughput, which are fields of a row: the views in which each is a column, with its place there.
+RATIOS: Mapping[str, Mapping[View, int]] = {
+    "speedup": {"results": 10, "terminal": 2},
+    "scaling": {"results": 11, "terminal": 3},
+    "efficiency": {"results": 12},
+}
+#: What rounding to two digits may change of a ratio, and a little more.
+_ROUNDED = 0.01
+
+
+@dataclass(frozen=True)
+class MeasureColumn:
+    """A measure or a ratio of configurations, of which at least one has it."""
+
+    name: str
+    #: None for a ratio.
+    measure: Measure | None
+    #: For each row, by name, the best of its task; None where nothing is marked.
+    best: Mapping[str, float | None]
+    #: What to write beside values that do not hold, by the name of the row.
+    suspect: Mapping[str, str]
+
+
+def columns_of(rows: Sequence[Row], view: View) -> list[MeasureColumn]:
+    """The columns of a view that have values, in their order."""
+    measures = [*qualities_of(rows), *(measure for measure in MEASURES if measure not in QUALITIES)]
+    places = {measure.name: measure.shown[view] for measure in measures if view in measure.shown}
+    places |= {name: shown[view] for name, shown in RATIOS.items() if view in shown}
+    doubtful = suspects(rows)
+    columns = []
+    for name in sorted(places, key=lambda name: places[name]):
+        if name in RATIOS:
+            if any(getattr(row, name) is not None for row in rows):
+                columns.append(MeasureColumn(name, None, _best_ratios(rows, name), doubtful))
+        elif any(name in row.spreads for row in rows):
+            columns.append(MeasureColumn(name, measure_of(rows, name), bests_of(rows, name), {}))
+    return columns
+
+
+def best_of(rows: Sequence[Row], measure: str) -> float | None:
+    """The best mean of a column, or None if none is better than another."""
+    better = measure_of(rows, measure).better
+    if measure == TIME_TO_TARGET.name:
+        rows = [row for row in rows if row.reached == row.attempts]
+    values = [value for row in rows if (value := row.mean(measure)) is not None]
+    if better is None or len(set(values)) < 2:
+        return None
+    return max(values) if better == "more" else min(values)
+
+
+def bests_of(rows: Sequence[Row], measure: str) -> dict[str, float | None]:
+    """For each row, by name, the best mean of its task."""
+    return {row.name: best for members in tasks_of(rows).values() for best in [best_of(members, measure)]
+            for row in members}
+
+
+def _achieved(row: Row, name: str) -> bool:
+    """Whether a ratio may be marked as the best: one worker scales ideally by definition."""
+    return getattr(row, name) != Ratio(1.0) and (row.workers > 1 or name == "speedup")
+
+
+def _best_ratios(rows: Sequence[Row], name: str) -> dict[str, float | None]:
+    """For each row, by name, the best ratio of its task."""
+    found: dict[str, float | None] = {}
+    for members in tasks_of(rows).values():
+        doubtful = suspects(members)
+        others = [held.estimate for row in members
+                  if (held := getattr(row, name)) and _achieved(row, name) and row.name not in doubtful]
+        best = max(others, default=0.0)
+        # A single ratio, or a best one that is slower than its baseline, is not marked.
+        marked = len(others) > 1 and (best > 1 or name == "efficiency")
+        found.update({row.name: best if marked and _achieved(row, name) else None for row in members})
+    return found
+
+
+def ratios_of_fewer(rows: Sequence[Row]) -> bool:
+    """Whether a speedup or scaling is not the ratio of the means beside it, because it is of fewer runs: of the
+    repetitions that both ran, without stragglers."""
+    baselines = Baselines(row.configuration for row in rows)
+    means = {row.configuration.key: row.mean(THROUGHPUT.name) for row in rows}
+    for row in rows:
+        for place, key in ((row.speedup, baselines.single(row.configuration)),
+                           (row.scaling, baselines.alone(row.configuration))):
+            mine, other = means[row.configuration.key], means.get(key or "")
+            if place is not None and mine and other and abs(mine / other / place.estimate - 1) > _ROUNDED:
+                return True
+    return False
+
+
 ABSENT = "–"
+#: Rows of the table of processes; the CSV file has all.
+MOST_NODE_ROWS = 150
 
 
 @dataclass(frozen=True)
@@ -81,7 +172,10 @@ def _about_runs(row: Row) -> str:
     return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
-def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
+def _cell(row: Row, column: MeasureColumn) -> Cell:
+    best, measure = column.best[row.name], column.measure
+    if measure is None:
+        return _ratio_cell(getattr(row, column.name), best, column.suspect.get(row.name, ""))
     spread = row.spreads.get(measure.name)
     if spread is None:
         return Cell(ABSENT)
@@ -91,75 +185,53 @@ def _measured(row: Row, measure: Measure, best: float | None) -> Cell:
     return Cell(measure.text(spread.mean), detail, spread.mean == best, spread.mean)
 
 
-def interval_text(place: Ratio, form: str = ".2f") -> str:
-    if place.low is None or place.high is None:
-        return ""
-    low = f"{place.low:{form}}" if place.low >= 0.01 else "0"
-    high = f"{place.high:{form}}" if place.high < 100 else ">100"
-    return f"[{low}, {high}]"
-
-
-def _placed(place: Ratio | None, best: float | None, suspect: str = "") -> Cell:
-    if place is None:
+def _ratio_cell(ratio: Ratio | None, best: float | None, suspect: str) -> Cell:
+    if ratio is None:
         return Cell(ABSENT)
-    detail = ", ".join(filter(None, [interval_text(place), suspect]))
-    return Cell(f"{place.estimate:.2f}", detail, place.estimate == best and not suspect, place.estimate)
+    interval = ""
+    if ratio.low is not None and ratio.high is not None:
+        low = f"{ratio.low:.2f}" if ratio.low >= 0.01 else "0"
+        interval = f"[{low}, {ratio.high:.2f}]" if ratio.high < 100 else f"[{low}, >100]"
+    detail = ", ".join(filter(None, [interval, suspect]))
+    return Cell(f"{ratio.estimate:.2f}", detail, ratio.estimate == best and not suspect, ratio.estimate)
 
 
-def _table(name: View, title: str, note: str, rows: Sequence[Row]) -> Table:
-    rows = ordered(rows)
-    headings, who = _who(rows)
-    shown = columns.columns_of(rows, name)
-    headings += [Column(column.measure.heading, column.measure.unit) if column.measure else Column(column.name)
-                 for column in shown]
-    body = [(*who[row.name], *(_cell(row, column) for column in shown)) for row in rows]
-    return Table(name, title, note, tuple(headings), tuple(body))
-
-
-def _cell(row: Row, column: columns.Column) -> Cell:
-    best = column.best[row.name]
-    if column.measure is not None:
-        return _measured(row, column.measure, best)
-    return _placed(getattr(row, column.name), best, column.suspect.get(row.name, ""))
-
-
-def results_table(rows: Sequence[Row]) -> Table:
-    several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
-    reached = ""
-    if any(0 < row.reached < row.attempts for row in rows):
-        reached = " If only some runs reached the target, the time to target is their mean."
-    return _table(
-        "results", "Results",
-        f"Mean over the runs, geometric for times and rates, with the range below it; the best of a column is "
-        f"marked{several}. Speedup is the mean ratio of throughput to that of the same engine's single run in the same "
+#: Title and note of a table of every view of a report.
+_VIEWS: Mapping[View, tuple[str, str]] = {
+    "results": (
+        "Results",
+        "Mean over the runs, geometric for times and rates, with the range below it; the best of a column is "
+        "marked{several}. Speedup is the mean ratio of throughput to that of the same engine's single run in the same "
         "repetitions, without stragglers, scaling relative to the same strategy with one worker, "
         "efficiency is speedup divided by workers; below them their 95 % intervals. The batch size is global (divided "
-        "among the workers) or per worker, as given."
-        + reached,
-        rows,
-    )
-
-
-def times_table(rows: Sequence[Row]) -> Table:
-    return _table(
-        "times", "Times and batches",
+        "among the workers) or per worker, as given.{reached}"),
+    "times": (
+        "Times and batches",
         "Start-up is everything before the first training step. Batches per second follow from throughput, without "
         "the first steps. Batches over all training time count these steps and the batch size as requested, as many "
-        "publications do: examples × epochs × workers / (batch × seconds).",
-        rows,
-    )
-
-
-def resources_table(rows: Sequence[Row]) -> Table:
-    return _table(
-        "resources", "Resources, all processes",
+        "publications do: examples × epochs × workers / (batch × seconds)."),
+    "resources": (
+        "Resources, all processes",
         "CPU and memory are means over the run, summed over the processes; 100 % is one core. The largest process is "
         "the most memory that one of them had. Network is the total that the hosts received and sent, each host "
         "counted once; loopback is traffic within a host. Sent per step is what the hosts sent, loopback included, "
         "during the whole run, divided by its training steps. Other programs are what did not belong to the run: the "
-        "cores that they used during the run.",
-        rows,
-    )
+        "cores that they used during the run."),
+}
+
+
+def view_table(view: View, rows: Sequence[Row]) -> Table:
+    """Configurations with the measures of a view."""
+    rows, (title, note) = ordered(rows), _VIEWS[view]
+    several = " for each data set and model" if len(tasks_of(rows)) > 1 else ""
+    some = any(0 < row.reached < row.attempts for row in rows)
+    reached = " If only some runs reached the target, the time to target is their mean." if some else ""
+    headings, who = _who(rows)
+    shown = columns_of(rows, view)
+    headings += [Column(column.measure.heading, column.measure.unit) if column.measure else Column(column.name)
+                 for column in shown]
+    body = [(*who[row.name], *(_cell(row, column) for column in shown)) for row in rows]
+    return Table(view, title, note.format(several=several, reached=reached), tuple(headings), tuple(body))
 
 
 def _extent(extent: Extent | None, curve: Resource) -> Cell:
@@ -169,23 +241,23 @@ def _extent(extent: Extent | None, curve: Resource) -> Cell:
     return Cell(mean, f"{low} – {high}", value=extent.mean)
 
 
-def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | None = None) -> Table:
+def nodes_table(rows: Sequence[Row], series: Mapping[str, RunSeries]) -> Table:
     """A row for each process of each configuration's representative run, and one for all of them together."""
     body: list[tuple[Cell, ...]] = []
     chosen = [row for row in ordered(rows) if row.name in series]
     for row in chosen:
-        if limit is not None and len(body) >= limit:
+        if len(body) >= MOST_NODE_ROWS:
             break
-        found = series[row.name]
-        for process, samples in found.samples.items():
-            body.append((Cell(row.name), Cell(name_of(process)), Cell(samples.host), *(
-                _extent(Extent.of(samples.values[curve.name]), curve) for curve in CURVES
-            )))
-        whole = totals(found)
-        if len(found.samples) > 1:
-            body.append((Cell(row.name), Cell("total"), Cell(""), *(
-                _extent(whole.get(curve.name), curve) for curve in CURVES
-            )))
+        run = series[row.name]
+        lines = [
+            (name_of(process), samples.host, {name: Extent.of(values) for name, values in samples.values.items()})
+            for process, samples in run.samples.items()
+        ]
+        if len(lines) > 1:
+            lines.append(("total", "", {**totals(run)}))
+        for process, host, extents in lines:
+            cells = (_extent(extents.get(curve.name), curve) for curve in CURVES)
+            body.append((Cell(row.name), Cell(process), Cell(host), *cells))
     shown = len({cells[0].text for cells in body})
     cut = f" {shown} of {len(chosen)} configurations are shown; the CSV files have all." if shown < len(chosen) else ""
     return Table(
@@ -193,7 +265,7 @@ def nodes_table(rows: Sequence[Row], series: dict[str, RunSeries], limit: int | 
         "Mean over the run, with minimum and maximum below it, for the run of each configuration whose throughput is "
         "nearest to the mean. Network rates are measured per host, so processes of one host show the same traffic; "
         "the total counts it once." + cut,
-        (Column("configuration", numeric=False), Column("process", numeric=False), Column("host", numeric=False),
+        (*(Column(heading, numeric=False) for heading in ("configuration", "process", "host")),
          *(Column(curve.title, curve.unit) for curve in CURVES)),
         tuple(body),
     )
@@ -254,7 +326,6 @@ def failures_table(failures: Sequence[Failure]) -> Table:
         (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )
-
 
 
 def dropped_table(dropped: Sequence[Dropped]) -> Table:

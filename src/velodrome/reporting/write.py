@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
+from markupsafe import Markup, escape
+
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError, printable
 from velodrome.judge.choice import is_settled
-from velodrome.judge.columns import RATIOS
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import measures_of
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import CURVES, Extent, name_of
-from velodrome.reporting.tables import Cell, Column, Table
+from velodrome.reporting.tables import RATIOS, Cell, Column, Table
 from velodrome.run.listing import cell
 
 _LATEX = {
@@ -193,9 +195,6 @@ def nodes_to_csv(report: Report) -> str:
 def to_html(report: Report, pictures: Sequence[Picture]) -> str:
     """The whole report as HTML; every name and text of a user is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
-
-    from velodrome.reporting.page_text import code
 
     folder = resources.files("velodrome.reporting") / "templates"
 
@@ -254,3 +253,8 @@ def write_report(
     except OSError as error:
         raise VelodromeError(f"cannot write {error.filename or path}: {error.strerror}") from error
     return written
+
+
+def code(text: str) -> Markup:
+    """A text whose words between backticks are code; everything in it is escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))

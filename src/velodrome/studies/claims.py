@@ -123,7 +123,7 @@ class _Runs:
 
     def _unusable(self, setting: Setting, quantity: Quantity) -> str | None:
         if setting.missing is not None:
-            return setting.missing
+            return setting.missing.partition(" (")[0]  # the plan has the whole sentence
         workers = _workers(setting)
         if quantity.timed and workers > self._cores:
             return f"{workers} workers with a core each are needed, and there are {self._cores} cores"
@@ -137,10 +137,21 @@ class _Runs:
 def _questions(claim: Claim, settings: Sequence[Setting]) -> Iterator[_Question]:
     for check in claim.checks:
         among = [
-            setting for setting in settings if fits_any(setting.published, check.where)
-            and not any(fits_any(setting.published, excluded) for excluded in check.exceptions)
+            setting for setting in settings if fits_any(_fields(setting), check.where)
+            and not any(fits_any(_fields(setting), excluded) for excluded in check.exceptions)
+            and (not setting.added or _names_added(check))
         ]
-        yield from _questions_of(check, among, settings)
+        yield from _questions_of(check, among, [setting for setting in settings if not setting.added])
+
+
+def _fields(setting: Setting) -> Fields:
+    """The published fields of a configuration, and whether it was added to the study."""
+    return {**setting.published, **({"added": True} if setting.added else {})}
+
+
+def _names_added(check: Check) -> bool:
+    """Whether a check is about configurations that were added to the study: all others leave them out."""
+    return "added" in check.where or (isinstance(check, Compare | Largest) and "added" in check.of)
 
 
 def _questions_of(check: Check, among: Sequence[Setting], settings: Sequence[Setting]) -> Iterator[_Question]:
@@ -148,7 +159,7 @@ def _questions_of(check: Check, among: Sequence[Setting], settings: Sequence[Set
         case Compare():
             yield from _pairs(check, among, settings)
         case Largest():
-            winners = [setting for setting in among if fits(setting.published, check.of)]
+            winners = [setting for setting in among if fits(_fields(setting), check.of)]
             others = [setting for setting in among if setting not in winners]
             for winner in winners:
                 for other in others:
@@ -175,7 +186,7 @@ def _questions_of(check: Check, among: Sequence[Setting], settings: Sequence[Set
 def _pairs(check: Compare, among: Sequence[Setting], settings: Sequence[Setting]) -> Iterator[_Question]:
     """Configurations of both groups that differ in nothing else."""
     for first in among:
-        if not fits(first.published, check.of):
+        if not fits(_fields(first), check.of):
             continue
         second = _partner(first, check.of, check.than, settings)
         if second is None:
@@ -233,6 +244,8 @@ def _judge(
 ) -> Finding:
     if claim.unchecked:
         return Finding(claim, "not checkable here", claim.unchecked)
+    if not questions:
+        return Finding(claim, "not checkable here", "this scale leaves out what it is about")
     reasons = [runs.reason(question) for question in questions]
     answers = [
         _answer(question, runs, contrasts[question.measure])
@@ -248,8 +261,6 @@ def _judge(
 def _why(verdict: Verdict, answers: Sequence[_Answer], missing: Sequence[str], count: int) -> str:
     """What our runs measured, and what is lacking to say more."""
     parts = [*dict.fromkeys(missing)][:2] if verdict == "not checkable here" else []
-    if not answers and not parts:
-        parts.append("no two of our runs are those that it compares")
     decisive = [answer for answer in answers if answer.verdict == verdict] or answers
     shown = [answer.text for answer in decisive[:_MOST_PARTS]]
     if shown:

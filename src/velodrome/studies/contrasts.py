@@ -18,7 +18,7 @@ from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.blocks import FIRST_LOOK, RESOLUTION, Fit, error_of_look, fit, logarithms
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import slowdown
-from velodrome.judge.statistics import t_quantile
+from velodrome.judge.measures import t_quantile
 from velodrome.studies.format import Sense
 from velodrome.studies.quantities import QUANTITIES, Quantity, quantity_named
 

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from velodrome.judge.compare import Row
-from velodrome.judge.statistics import CONFIDENCE, t_quantile
+from velodrome.judge.measures import CONFIDENCE, t_quantile
 from velodrome.studies.format import Extent, Study, fits
 from velodrome.studies.plan import Setting, StudyPlan, other_experiment, row_of
 from velodrome.studies.quantities import quantity_named

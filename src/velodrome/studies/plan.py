@@ -35,8 +35,9 @@ def size_of(fields: Mapping[str, Any]) -> str:
 def label_of(fields: Mapping[str, Any]) -> str:
     """A job of a study in a few words."""
     framework = f" ({fields['framework']})" if fields.get("framework") else ""
+    stock = " (stock)" if fields.get("implementation") == "stock" else ""
     return (
-        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework} {size_of(fields)}, "
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock} {size_of(fields)}, "
         f"batch {fields['batch_size']}, {fields['epochs']} epochs"
     )
 
@@ -77,7 +78,7 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
 #: What makes a training shorter, but no step of it another one.
 _LENGTH = frozenset({"epochs", "steps"})
 #: What our job may have otherwise without being another experiment.
-_HARMLESS = frozenset({"bad_data"})
+_HARMLESS = frozenset({"bad_data", "implementation"})
 
 
 def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
@@ -104,6 +105,8 @@ class Choice:
     naming: str | None = None
     bad_data: BadData = "fail"
     test_group: int | None = None
+    #: Of every strategy that has a stock form.
+    implementation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -330,9 +333,16 @@ def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
         fields["dataset"] = choice.dataset
     if choice.data_url is not None:
         fields["dataset"] = f"shards:{choice.data_url.rstrip('/')}/{fields['dataset']}"
+    if choice.implementation is not None and _has_stock_form(fields):
+        fields["implementation"] = choice.implementation
     if choice.bad_data != "fail":
         fields["bad_data"] = choice.bad_data
     return fields
+
+
+def _has_stock_form(fields: Mapping[str, Any]) -> bool:
+    strategy = registry.known_strategy(fields["engine"], fields["strategy"])
+    return strategy is not None and bool(strategy.implementation.stock)
 
 
 def _data_note(study: Study, choice: Choice) -> str | None:

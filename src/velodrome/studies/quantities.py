@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from velodrome.job.result import Result
 from velodrome.judge.blocks import Block
 from velodrome.judge.compare import Row
-from velodrome.judge.measures import BY_NAME
-from velodrome.judge.statistics import Spread
+from velodrome.judge.measures import BY_NAME, Spread
 from velodrome.tasks.base import Metric
 from velodrome.tasks.registry import deciding_metrics
 

@@ -28,8 +28,8 @@ from velodrome.judge.budget import Progress, Remaining, remaining
 from velodrome.judge.choice import is_settled
 from velodrome.judge.compare import Row
 from velodrome.judge.configuration import label_of
+from velodrome.judge.measures import Ratio
 from velodrome.judge.plausibility import suspects
-from velodrome.judge.statistics import Ratio
 from velodrome.races.folder import RaceFolder
 from velodrome.reporting.load import RaceRecord, load_race
 from velodrome.run.listing import runs_of

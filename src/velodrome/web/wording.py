@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from velodrome.errors import bytes_text
-from velodrome.reporting.page_text import code
+from velodrome.reporting.write import code
 
 ABSENT = "–"
 

@@ -36,54 +36,46 @@ from velodrome.machine import cores
 class EmulatedGroup(LocalGroup):
     """Processes on emulated nodes: one that the kernel ended because its node was out of memory is reported so."""
 
-    limits: Limits | None = None
-    network: Network | None = None
+    limits: Limits = field(kw_only=True)
+    network: Network = field(kw_only=True)
     #: Cores that the processes of each node use together.
     cores: Mapping[str, float] = field(default_factory=dict)
     _cut: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._before = self._counters()
-        #: The nodes outlive a run, and so do their counts.
-        self._kills_before = self._kills()
+        # The nodes outlive a run, and so do their counts.
+        self._traffic_before, self._kills_before = self._counters(), self._kills()
 
     def _counters(self) -> dict[str, dict[str, int]]:
-        nodes = self.network.nodes if self.network is not None else []
-        return {node.name: node.traffic() for node in nodes}
+        return {node.name: node.traffic() for node in self.network.nodes}
 
     def _kills(self) -> dict[str, int]:
-        if self.network is None or self.limits is None:
-            return {}
         return {node.name: self.limits.memory_kills(node.name) for node in self.network.nodes}
-
-    def _ran_out_of_memory(self, host: str) -> bool:
-        """Whether the kernel ended a process of a node because of its memory limit since the processes were started."""
-        return self.limits is not None and self.limits.memory_kills(host) > self._kills_before.get(host, 0)
 
     def traffic(self) -> dict[str, dict[str, int]]:
         """What each node exchanged since the processes were started, by its own counters."""
         return {
-            node: {name: value - self._before[node][name] for name, value in counters.items()}
+            node: {name: value - self._traffic_before[node][name] for name, value in counters.items()}
             for node, counters in self._counters().items()
         }
 
     def begin_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
         host = processes[0].host if processes else fault.target
-        if fault.action == "partition" and self.network is not None:
+        if fault.action == "partition":
             self.network.cut(host)
             self._cut.add(host)
-        elif fault.action == "slow" and self.limits is not None:
+        elif fault.action == "slow":
             self.limits.slow(host, fault.factor or 1.0, self.cores.get(host, 1.0))
         else:
             super().begin_fault(fault, processes)
 
     def end_fault(self, fault: Fault, processes: Sequence[Process]) -> None:
         host = processes[0].host if processes else fault.target
-        if fault.action == "partition" and self.network is not None:
+        if fault.action == "partition":
             self.network.mend(host)
             self._cut.discard(host)
-        elif fault.action == "slow" and self.limits is not None:
+        elif fault.action == "slow":
             self.limits.restore(host)
         else:
             super().end_fault(fault, processes)
@@ -94,18 +86,16 @@ class EmulatedGroup(LocalGroup):
     def stop(self) -> None:
         super().stop()
         # The next job of a race finds the nodes whole.
-        if self.network is not None:
-            for host in self._cut:
-                self.network.mend(host)
-        if self.limits is not None:
-            for host in self.cores:
-                self.limits.restore(host)
+        for host in self._cut:
+            self.network.mend(host)
+        for host in self.cores:
+            self.limits.restore(host)
 
     def exit_of(self, process: Process) -> Exit | None:
-        end = super().exit_of(process)
-        if end is None or end.signal != "SIGKILL" or not self._ran_out_of_memory(process.host):
+        end, host = super().exit_of(process), process.host
+        if end is None or end.signal != "SIGKILL" or self.limits.memory_kills(host) <= self._kills_before[host]:
             return end
-        return replace(end, cause=f"was ended by SIGKILL: {process.host} ran out of the memory it was given")
+        return replace(end, cause=f"was ended by SIGKILL: {host} ran out of the memory it was given")
 
 
 class EmulatedLauncher(LocalLauncher):
@@ -123,7 +113,7 @@ class EmulatedLauncher(LocalLauncher):
         self._network: Network | None = None
         self._limits: Limits | None = None
         self._facts: dict[str, object] = {}
-        #: Whether this machine was found able to emulate it without, or with, nodes that are slowed down.
+        #: What this machine has been checked to emulate: nodes that are never slowed down (False), or that are (True).
         self._able: set[bool] = set()
 
     @property
@@ -204,20 +194,23 @@ class EmulatedLauncher(LocalLauncher):
             self._facts = measure(self._cluster, self._network, self._limits.limited_by)
         return self._network
 
+    @property
+    def _allocated(self) -> tuple[Network, Limits]:
+        assert self._network is not None, "hosts were allocated"
+        assert self._limits is not None, "hosts were allocated"
+        return self._network, self._limits
+
     def group(self, plan: Plan) -> EmulatedGroup:
-        limits = self._limits
-        assert limits is not None, "hosts were allocated"
+        network, limits = self._allocated
         for fault in map(parse_fault, plan.job.faults):
             if fault.action == "slow":
                 for host in _hosts_of(fault, plan.processes):
                     limits.prepare_slowing(host)
-        return EmulatedGroup(secrets.token_hex(12), limits=limits, network=self._network, cores=_cores(plan))
+        return EmulatedGroup(secrets.token_hex(12), limits=limits, network=network, cores=_cores(plan))
 
     def start_process(self, plan: Plan, process: Process, folder: Path, token: str, *, resume: bool) -> LocalProcess:
         """Start a process on its node, within its limits; one that fetches data does so into a cache of its own."""
-        network, limits, host = self._network, self._limits, process.host
-        assert network is not None, "hosts were allocated"
-        assert limits is not None, "hosts were allocated"
+        (network, limits), host = self._allocated, process.host
         placed = _among_all(process, plan)
         # A relative path would lead through the mounts of this machine, and a file cannot move from those to a node's.
         folder = folder.absolute()

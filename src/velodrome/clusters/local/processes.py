@@ -23,15 +23,12 @@ from typing import IO, Any
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.environments import interpreter_of
 from velodrome.clusters.launcher import Exit
-from velodrome.clusters.plan import Plan, Process, arguments, environment
+from velodrome.clusters.plan import SUPERVISED, TRAINING, Plan, Process, arguments, command, environment
 from velodrome.clusters.remote.agent.cleaning import kill_group
 from velodrome.errors import VelodromeError
 from velodrome.variables import CONTROLLER, NO_TOKEN, TOKEN
 
-WORKER = "velodrome.training"
 Wrap = Callable[[Sequence[str]], list[str]]
-#: Options of a training process that a controller starts and supervises.
-SUPERVISED = ("--lifeline", "--supervised")
 
 
 @dataclass
@@ -70,29 +67,21 @@ class ColdProcess:
         return True
 
 
-def command(plan: Plan, process: Process, folder: Path, *, resume: bool = False) -> list[str]:
-    """The command line of a training process of this machine."""
-    words = arguments(plan, process, folder, resume=resume)
-    return [str(interpreter_of(engine_of(plan.job).key)), "-P", "-m", WORKER, *words, *SUPERVISED]
-
-
 def start_cold(
     plan: Plan, process: Process, folder: Path, token: str, *, resume: bool = False, wrap: Wrap = list
 ) -> ColdProcess:
     """Start one process of a plan. Must be called from the main thread: a worker dies with the thread that made it.
     `wrap` turns its command into one that becomes it (`exec`) somewhere else, such as in a namespace."""
-    log = (folder / "logs" / f"{process.file_name}.log").open("ab")
-    try:
+    python = str(interpreter_of(engine_of(plan.job).key))
+    with (folder / "logs" / f"{process.file_name}.log").open("ab") as log:
         popen = subprocess.Popen(
-            wrap(command(plan, process, folder, resume=resume)),
+            wrap(command(python, plan, process, folder, resume=resume)),
             env={**os.environ, **environment(plan, process), TOKEN: token, CONTROLLER: str(os.getpid())},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
         )
-    finally:
-        log.close()
     return ColdProcess(process, popen)
 
 
@@ -285,7 +274,7 @@ def run_in_foreground(key: str, options: Sequence[str], deliver: Callable[[str],
     inherits our environment and standard error.
     """
     child = subprocess.Popen(
-        [str(interpreter_of(key)), "-P", "-m", WORKER, *options, "--lifeline"], stdin=subprocess.PIPE,
+        [str(interpreter_of(key)), "-P", "-m", TRAINING, *options, "--lifeline"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         env={**os.environ, CONTROLLER: str(os.getpid())},
     )

@@ -4,18 +4,20 @@ Imports no Ray."""
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode
+from velodrome.clusters.remote.agent.streams import Header
 from velodrome.clusters.remote.channels import PipeChannel
-from velodrome.clusters.remote.link import HostError, HostLost
+from velodrome.clusters.remote.link import HostError, Link
 from velodrome.errors import VelodromeError
 
+#: How often a stream that is silent looks whether the driver is still there.
+_POLL_SECONDS = 0.5
 #: Starting Ray takes seconds on an idle machine.
 START_SECONDS = 120.0
 _END_SECONDS = 30.0
@@ -30,47 +32,45 @@ _SETTINGS = {"RAY_raylet_start_wait_time_s": "100", "RAY_USAGE_STATS_ENABLED": "
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
+class _DriverPipes(PipeChannel):
+    """The pipes of the driver."""
+
+    #: How long it may take to leave Ray.
+    end_seconds = _END_SECONDS
+
+    def end_reason(self) -> str:
+        return f"ended: {super().end_reason()}"
+
+    def close(self, seconds: float | None = None) -> None:
+        super().close(self.end_seconds)
+
+
 class RayDriver:
     """The process that has imported Ray."""
 
     def __init__(self, address: str | None) -> None:
         """Start it, for the cluster at an address or one of its own on this machine."""
-        self._pipes = PipeChannel(
+        self._pipes = _DriverPipes(
             [sys.executable, "-P", "-m", "velodrome.clusters.ray.driver"],
             _SETTINGS if address else _SETTINGS | _ON_LOOPBACK,
         )
-        self._writing = threading.Lock()
+        self._link = Link("Ray", self._pipes, math.inf, take=self._take)
         self._numbers = itertools.count()
-        #: Where the answer to a request goes, by its number; None when there will be no more answers.
-        self._answers: dict[int, queue.Queue[Header | None]] = {}
-        self._ended = False
-        self._end_seconds = _END_SECONDS
         self._streams: dict[str, queue.Queue[bytes]] = {}
-        self.reasons: dict[str, str] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reasons: dict[str, str] = {}
 
     def ask(self, do: str, seconds: float, **fields: Any) -> Header:
         """The answer to a request; `VelodromeError` if there is none, or it is an error."""
-        number, answers = next(self._numbers), queue.Queue[Header | None]()
-        self._answers[number] = answers
         try:
-            self._write(encode({"do": do, "n": number, **fields}))
-            answer = None if self._ended else answers.get(timeout=seconds)
-        except queue.Empty:
-            raise VelodromeError(f"Ray did not answer within {seconds:g} s ({do})") from None
-        finally:
-            del self._answers[number]
-        if answer is None:
-            raise VelodromeError(f"Ray ended: {self._pipes.end_reason()}")
-        if answer.get("error"):
-            raise VelodromeError(f"Ray: {answer['error']}")
-        return answer
+            return self._link.ask(do, seconds=seconds, **fields)[0]
+        except HostError as error:
+            raise VelodromeError(str(error).replace("'Ray'", "Ray", 1)) from None
 
     def connect(self, address: str | None) -> dict[str, dict[str, Any]]:
         """Join the cluster at an address, or start one on this machine; its nodes by name."""
-        self._end_seconds = _ABANDON_SECONDS if address else _END_SECONDS
+        self._pipes.end_seconds = _ABANDON_SECONDS if address else _END_SECONDS
         nodes: dict[str, dict[str, Any]] = self.ask("connect", START_SECONDS, address=address)["nodes"]
-        self._end_seconds = _END_SECONDS
+        self._pipes.end_seconds = _END_SECONDS
         return nodes
 
     def open(self, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float) -> RayChannel:
@@ -85,48 +85,33 @@ class RayDriver:
 
     def read(self, stream: str) -> bytes:
         """Bytes of an agent; none at its end."""
-        return self._streams[stream].get()
+        while True:
+            with suppress(queue.Empty):
+                return self._streams[stream].get(timeout=_POLL_SECONDS)
+            if self._link.lost is not None and self._streams[stream].empty():
+                return b""
 
     def send(self, stream: str, data: bytes) -> None:
-        self._write(encode({"do": "write", "stream": stream}, data))
+        if self._link.lost is not None:
+            raise BrokenPipeError(self._link.lost)
+        self._link.tell("write", data, stream=stream)
+
+    def end_reason(self, stream: str) -> str:
+        """Why a stream ended, as the end of a sentence."""
+        return self._reasons.get(stream, "cannot be reached: the connection to Ray ended")
 
     def close_agent(self, stream: str) -> None:
-        with suppress(VelodromeError, OSError):
+        with suppress(VelodromeError):
             self.ask("close", _END_SECONDS, stream=stream)
 
     def close(self) -> None:
         """Leave Ray, and end it if it was started here."""
-        self._pipes.close(self._end_seconds)
+        self._link.close()
 
-    def _write(self, data: bytes) -> None:
-        with self._writing:
-            try:
-                self._pipes.write(data)
-            except OSError as error:
-                raise HostLost(f"Ray ended: {self._pipes.end_reason()}") from error
-
-    def _read(self) -> None:
-        decoder = Decoder()
-        with suppress(OSError, ValueError):
-            while data := self._pipes.read():
-                for header, body in decoder.feed(data):
-                    self._dispatch(header, body)
-        self._ended = True
-        for answers in [*self._answers.values()]:
-            answers.put(None)
-        for name, stream in self._streams.items():
-            self.reasons.setdefault(name, "cannot be reached: the connection to Ray ended")
-            stream.put(b"")
-
-    def _dispatch(self, header: Header, body: bytes) -> None:
-        if header["is"] == "answer":
-            if (answers := self._answers.get(header["n"])) is not None:
-                answers.put(header)
-        elif header["is"] == "data":
-            self._streams[header["stream"]].put(body)
-        else:
-            self.reasons[header["stream"]] = header["reason"]
-            self._streams[header["stream"]].put(b"")
+    def _take(self, link: Link, header: Header, body: bytes) -> None:
+        if header["is"] == "end":
+            self._reasons[header["stream"]] = header["reason"]
+        self._streams[header["stream"]].put(body)
 
 
 class RayChannel:
@@ -139,13 +124,10 @@ class RayChannel:
         return self._driver.read(self._stream)
 
     def write(self, data: bytes) -> None:
-        try:
-            self._driver.send(self._stream, data)
-        except VelodromeError as error:
-            raise BrokenPipeError(str(error)) from error
+        self._driver.send(self._stream, data)
 
     def end_reason(self) -> str:
-        return self._driver.reasons.get(self._stream, "ended its agent")
+        return self._driver.end_reason(self._stream)
 
     def close(self) -> None:
         self._driver.close_agent(self._stream)

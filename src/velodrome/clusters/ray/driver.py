@@ -22,7 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from velodrome.clusters.ray.client import reason_of
-from velodrome.clusters.remote.agent.streams import Decoder, Header, encode, write_all
+from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Header, encode, write_all
 
 _CONNECT_SECONDS = 10.0
 _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
@@ -157,6 +157,7 @@ class Driver:
 
     def serve(self, source: int) -> None:
         """Answer requests until the input closes."""
+        write_all(self._output, GREETING)
         decoder = Decoder()
         try:
             while data := os.read(source, _CHUNK):
@@ -177,6 +178,8 @@ class Driver:
             actor = self._actors.get(header["stream"])
             if actor is not None:
                 actor.write.remote(body)
+            return
+        if kind == "ping":  # the end of the input says more
             return
         if kind in _SLOW:
             threading.Thread(target=self._answer, args=(kind, header), daemon=True).start()

@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.interrupts import deferred, rollback
+from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.launcher import Allocation, Launcher, Notice, no_notice
 from velodrome.clusters.plan import Plan, Process, place
 from velodrome.clusters.ray import RayOptions
 from velodrome.clusters.ray.client import RayChannel, RayDriver
 from velodrome.clusters.remote.channels import agent_words
 from velodrome.clusters.remote.launcher import RemoteLauncher
-from velodrome.clusters.remote.link import HostError, Link
+from velodrome.clusters.remote.link import HostError, Link, close_all
 from velodrome.errors import Unavailable, VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -96,7 +96,7 @@ class RayLauncher(RemoteLauncher):
         """Nodes with as many places, and agents, as the job has processes there."""
         hosts = self.used_hosts(job)
         self.connect(hosts)
-        wanted = Counter(place(roles_of(job), hosts, self._placement, self._capacity()))
+        wanted = Counter(place(roles_of(job), hosts, self._placement, self.host_cores))
         lost = any(link.lost for others in self._others.values() for link in others)
         if lost or any(self._reserved[host] != count for host, count in wanted.items()):
             self._release()
@@ -140,10 +140,7 @@ class RayLauncher(RemoteLauncher):
     def _release(self) -> None:
         """End all agents and give their places back."""
         super().close()
-        links = [link for others in self._others.values() for link in others]
-        with deferred(), ThreadPoolExecutor(max(1, len(links))) as pool:
-            for link in links:
-                pool.submit(link.close)
+        close_all(link for others in self._others.values() for link in others)
         self._others.clear()
         if self._reserved and self._driver is not None:
             with suppress(VelodromeError):

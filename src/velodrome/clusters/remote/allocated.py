@@ -186,6 +186,10 @@ class AllocatedLauncher(RemoteLauncher):
     def hosts(self) -> list[str]:
         return [] if self._job is None else list(self._job.nodes)
 
+    def check(self, job: Job) -> None:
+        """Refuse what cannot be sent to hosts; what they lack is known when there are some."""
+        self.code(job)
+
     def prepare(self, engines: Sequence[str]) -> None:
         """Nothing: every job has hosts of its own."""
 

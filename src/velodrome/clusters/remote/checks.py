@@ -22,7 +22,7 @@ from velodrome.clusters.launcher import Finding
 from velodrome.clusters.plan import PORTS
 from velodrome.clusters.preflight import DISK_BYTES
 from velodrome.clusters.remote.code import modules_of
-from velodrome.clusters.remote.group import HostRun
+from velodrome.clusters.remote.group import HostRun, in_parallel
 from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several
 from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
 from velodrome.errors import bytes_text
@@ -96,8 +96,7 @@ def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:
                            _how_to_fix(engine))
         return ran.answer
 
-    with ThreadPoolExecutor(max(1, len(links))) as pool:
-        answers = dict(zip((link.host for link in links), pool.map(ask, links), strict=True))
+    answers = in_parallel(links, ask)
     findings = [answer for answer in answers.values() if isinstance(answer, Finding)]
     probes = {host: answer for host, answer in answers.items() if not isinstance(answer, Finding)}
     for host, probe in probes.items():

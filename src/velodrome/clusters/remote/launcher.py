@@ -16,14 +16,14 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.environments import hosts as host_environments
-from velodrome.clusters.interrupts import deferred, rollback
+from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.launcher import Allocation, Examination, Finding, Launcher, Notice, no_notice, refuse
 from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
 from velodrome.clusters.remote.channels import Channel, agent_source
 from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
-from velodrome.clusters.remote.link import READY_SECONDS, HostError, Link
+from velodrome.clusters.remote.link import READY_SECONDS, HostError, Link, close_all
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of
@@ -40,7 +40,7 @@ class RemoteLauncher(Launcher):
         self.options = options
         self._placement = options.policy
         self.links: dict[str, Link] = {}
-        #: What a host was found to lack, by the job's engine and strategy: asked once.
+        #: Findings about hosts by engine, strategy and hosts: they are checked once.
         self._checked: dict[tuple[str, ...], list[Finding]] = {}
 
     @abstractmethod
@@ -117,10 +117,8 @@ class RemoteLauncher(Launcher):
             try:
                 wait(futures.values())
             except BaseException:  # Ctrl-C does not wait for hosts that do not answer
-                with deferred(), ThreadPoolExecutor(max(1, len(missing))) as closing:
-                    given_up.set()
-                    for channel in [*opened]:
-                        closing.submit(channel.close)
+                given_up.set()
+                close_all(opened)
                 raise
         errors = {}
         for host, future in futures.items():
@@ -156,7 +154,7 @@ class RemoteLauncher(Launcher):
     def cheap_checks(self, links: Sequence[Link], job: Job) -> list[Finding]:
         """What hosts lack for a job: packages, clocks, disk and memory."""
         roles = roles_of(job)
-        placed = Counter(place(roles, self.hosts(), self._placement, self._capacity()))
+        placed = Counter(place(roles, self.hosts(), self._placement, self.host_cores))
         return checks.cheap(links, job, self.interpreter, placed, preflight.needed_memory(job) // len(roles))
 
     def _unreachable(self, hosts: Sequence[str]) -> list[Finding]:
@@ -175,7 +173,7 @@ class RemoteLauncher(Launcher):
 
     @property
     def host_cores(self) -> Mapping[str, int]:
-        return self._capacity()
+        return {host: int(link.facts["cores"]) for host, link in self.links.items()}
 
     def examine(self, job: Job, *, measure: bool = False, notice: Notice = no_notice) -> Examination:
         """Everything that is wrong with the hosts for a job, and what was measured between pairs of them."""
@@ -224,9 +222,6 @@ class RemoteLauncher(Launcher):
         """Connect to all hosts: the connections serve all jobs."""
         self.connect(self.hosts())
 
-    def _capacity(self) -> dict[str, int]:
-        return {host: int(link.facts["cores"]) for host, link in self.links.items()}
-
     def allocate(self, job: Job, folder: Path | None = None, notice: Notice = no_notice) -> Allocation:
         links = self.connect(self.used_hosts(job))
         free: dict[str, list[int]] = {host: [] for host in links}
@@ -245,7 +240,7 @@ class RemoteLauncher(Launcher):
             named = [self.options.code] if self.options.code else [*modules_of(job), *filter(None, [job.script])]
             facts["code"] = {"of": named, "checksum": code.checksum, "files": len(code.files), "bytes": code.size}
         return Allocation(
-            tuple(links), port, placement=self._placement, capacity=self._capacity(), facts=facts,
+            tuple(links), port, placement=self._placement, capacity=self.host_cores, facts=facts,
             addresses={host: self.address(link) for host, link in links.items()},
         )
 
@@ -273,9 +268,7 @@ class RemoteLauncher(Launcher):
         return group
 
     def close(self) -> None:
-        with deferred(), ThreadPoolExecutor(max(1, len(self.links))) as pool:
-            for link in self.links.values():
-                pool.submit(link.close)
+        close_all(self.links.values())
         self.links.clear()
 
 

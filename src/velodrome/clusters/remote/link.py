@@ -11,12 +11,14 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from velodrome.clusters.interrupts import deferred
 from velodrome.clusters.remote.agent.streams import CHUNK, Decoder, Header, encode
 from velodrome.clusters.remote.channels import Channel
 from velodrome.errors import VelodromeError, headline
@@ -137,8 +139,12 @@ class Link:
         """Send a request; the number by which to wait for its answer."""
         number = next(self._numbers)
         self._questions[number] = _Question()
-        self._out.put(encode({"do": do, "n": number, **fields}, body))
+        self.tell(do, body, n=number, **fields)
         return number
+
+    def tell(self, do: str, body: bytes = b"", **fields: Any) -> None:
+        """Send a request that gets no answer."""
+        self._out.put(encode({"do": do, **fields}, body))
 
     def wait(self, number: int, do: str, seconds: float = ANSWER_SECONDS) -> tuple[Header, bytes]:
         """The answer to a request that was sent."""
@@ -242,6 +248,14 @@ class Link:
                 self._channel.write(data or encode({"do": "ping", "asked": time.time()}))
             except OSError:
                 return  # the reader learns why
+
+
+def close_all(channels: Iterable[Link | Channel]) -> None:
+    """Close links or channels at the same time; signals are deferred until all are closed."""
+    channels = [*channels]
+    with deferred(), ThreadPoolExecutor(max(1, len(channels))) as pool:
+        for channel in channels:
+            pool.submit(channel.close)
 
 
 def is_loopback(address: str) -> bool:

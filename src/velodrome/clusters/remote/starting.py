@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from velodrome.catalog.segments import pattern_of_run
-from velodrome.clusters.plan import Plan, arguments, environment
+from velodrome.clusters.plan import Plan, command, environment
 from velodrome.clusters.remote import RemoteOptions
 from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.group import HostRun, RemoteGroup
 from velodrome.clusters.remote.link import HostError, Link
 from velodrome.variables import INSTEAD, JOB, MEASURE, TOKEN
 
-_WORKER, _PREPARE = "velodrome.training", "velodrome.training.host"
+_PREPARE = "velodrome.training.host"
 _MIRROR = "VELODROME_DATA_MIRROR"
-#: What a training process is started with: it ends with its agent, and leaves time limits to the supervisor.
-_OPTIONS = ("--lifeline", "--supervised")
 #: Variables of this machine that belong to the job and not to the machine.
 _PASSED_ON = (MEASURE, INSTEAD, "VELODROME_STRICT_EVENTS")
 
@@ -110,10 +108,9 @@ def start_all(request: Request, group: RemoteGroup) -> None:
     plan, asked = request.plan, []
     for process in plan.processes:
         run, link = group.hosts[process.host], group.link_of(process)
-        options = arguments(plan, process, Path(run.folder), resume=request.resume)
         asked.append((link, link.send(
-            "start", id=process.file_name, token=request.token,
-            words=[run.python, "-P", "-m", _WORKER, *options, *_OPTIONS], cwd=run.code or run.folder,
+            "start", id=process.file_name, token=request.token, cwd=run.code or run.folder,
+            words=command(run.python, plan, process, Path(run.folder), resume=request.resume),
             environment={**host_environment(run, request), **environment(plan, process), TOKEN: request.token},
             log=f"{run.folder}/logs/{process.file_name}.log", segments=pattern_of_run(request.token),
         )))

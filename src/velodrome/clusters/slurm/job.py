@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from velodrome import files
+from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.launcher import AllocationEnded, Notice
 from velodrome.clusters.remote.allocated import HostJob, StillQueued
 from velodrome.clusters.remote.channels import agent_source
@@ -234,9 +235,6 @@ def submit(options: SlurmOptions, nodes: int, steps: Sequence[Step], name: str) 
     files.write_text(mail / "agent", agent_source().decode())
     files.write_text(mail / "agent.sh", agent_script(options, mail, python, session))
     files.write_text(mail / _SCRIPT, batch_script(steps, options, mail))
-    try:
+    with rollback(lambda: shutil.rmtree(mail, ignore_errors=True)):
         number = commands.submit(sbatch_options(options, nodes, name, mail / "job.log"), str(mail / _SCRIPT))
-    except BaseException:
-        shutil.rmtree(mail, ignore_errors=True)
-        raise
     return SlurmJob(number, mail, session, options)

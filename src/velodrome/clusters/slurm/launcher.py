@@ -59,9 +59,9 @@ class SlurmLauncher(AllocatedLauncher):
         return [self.part(()) for _ in range(count)] if count > 1 else [self]
 
     def check(self, job: Job) -> None:
-        """Refuse what Slurm would refuse; what the nodes lack is known when there are some."""
+        """Refuse what Slurm would refuse."""
         commands.require_tools()
-        self.code(job)
+        super().check(job)
         nodes = nodes_of(job, self.options)
         steps_of(job, nodes, self._placement)
         commands.check_submission(sbatch_options(self.options, nodes, "velodrome", Path("/dev/null")))
