@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.training import listening
-from velodrome.transport.door import listening_address
+from velodrome.transport.sockets import listening_address
 
 #: Opens a server of a framework inside and outside the block, and prints whether each is exposed.
 SCENE = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data import catalogue
-from velodrome.data.base import BadData, Progress
+from velodrome.data.base import BadData, Progress, quiet
 from velodrome.data.fetch import using_mirror
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError
@@ -70,7 +70,7 @@ def prepare(
     with using_mirror(mirror):
         source = catalogue.data_set(name, bad_data)
         source.forget_damaged()
-        source.prepare(on_download)
+        source.prepare(on_download or quiet)
     return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
 
 
@@ -154,7 +154,7 @@ def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) 
         columns: the folder of a saved model, its ``columns.json``, or what that file contains.
         row: cells by column; one that is missing counts as the mean of its column, or as no category.
     """
-    from velodrome.data.tables import encoding
+    from velodrome.data.own import encoding
 
     if isinstance(columns, Mapping):
         return encoding.encode_row(columns, row)
@@ -224,7 +224,7 @@ def shard(
     about = catalogue.describe(name, validation=validation, bad_data=bad_data)
     index = write_shards(
         splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
-        force=force, progress=on_download,
+        force=force, progress=on_download or quiet,
     )
     counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
     return {"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes, "parts": counts,

@@ -24,6 +24,7 @@ from velodrome.races.jobs import run_jobs
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceObserver, RaceRequest, read_request
 from velodrome.run.attempt import JobFailed
+from velodrome.run.state import RunState
 
 
 def _with_options(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -122,7 +123,7 @@ class _Callbacks(RaceObserver):
     ) -> None:
         self._on_event, self._on_job = on_event, on_job
 
-    def event(self, entry: Entry, event: Event) -> None:
+    def event(self, entry: Entry, state: RunState, event: Event) -> None:
         if self._on_event is not None:
             self._on_event(entry.name, event.as_json())
 

@@ -14,8 +14,8 @@ from velodrome import files as stored
 from velodrome.api.runs import locate_run
 from velodrome.clusters.registry import DEFAULT, open_launcher
 from velodrome.data.base import Faults
-from velodrome.data.delimited import read_rows
 from velodrome.data.fetch import using_mirror
+from velodrome.data.own.tables import read_rows
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served
 from velodrome.serving import inputs, responses

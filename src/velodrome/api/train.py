@@ -29,7 +29,7 @@ def _listener(on_event: OnEvent | None) -> Listener:
     """Return what passes each event on as a plain object."""
     if on_event is None:
         return silent
-    return lambda event: on_event(event.as_json())
+    return lambda state, event: on_event(event.as_json())
 
 
 def train(

@@ -26,7 +26,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.race import Entry
 from velodrome.machine import cores
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 
 FILE = "calibration.jsonl"
 #: How long one calibration computes.

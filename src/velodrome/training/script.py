@@ -31,8 +31,8 @@ from velodrome.training.listening import EXPOSED, redirects
 from velodrome.training.recorder import Recorder
 from velodrome.training.sampler import computing
 from velodrome.training.script_output import read_output
-from velodrome.transport.door import address_towards, interface_of
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
+from velodrome.transport.sockets import address_towards, interface_of
 from velodrome.variables import FOLDER, SCRATCH, SEED
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
