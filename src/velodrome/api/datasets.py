@@ -52,8 +52,8 @@ def _describe(name: str) -> tuple[Description, bool | None]:
 
 def _plain(about: Description) -> dict[str, Any]:
     """A description as it is after a round trip through JSON."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(about)))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(about)))
+    return plain
 
 
 def prepare(
@@ -122,14 +122,15 @@ def _arrays(data: ExampleSet) -> dict[str, Any]:
 
     return {
         "name": data.name, "train": len(data.train), "validation": len(data.validation), "test": len(data.test),
-        "inputs": [_plain_field(one) for one in data.inputs], "targets": [_plain_field(one) for one in data.targets],
+        "inputs": [_plain_field(array) for array in data.inputs],
+        "targets": [_plain_field(array) for array in data.targets],
         "task": data.columns.get("task") or implied_task(data.targets), "classes": data.classes,
         "class_names": [*data.class_names], "columns": dict(data.columns), "notes": [*data.notes, *data.caveats],
     }
 
 
-def _plain_field(one: ArrayField) -> dict[str, Any]:
-    return {"name": one.name, "shape": [*one.shape], "dtype": one.dtype}
+def _plain_field(array: ArrayField) -> dict[str, Any]:
+    return {"name": array.name, "shape": [*array.shape], "dtype": array.dtype}
 
 
 def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
@@ -173,11 +174,11 @@ def verify(name: str) -> dict[str, Any]:
 
     ``ok`` is false if nothing is stored. ``advice`` is how to repair what is wrong, or None.
     """
-    found = catalogue.verify(name)
-    ok = bool(found) and all(file.state == "ok" for file in found)
-    prepare = not found or any(file.state != "ok" and file.by_prepare for file in found)
+    checked = catalogue.verify(name)
+    ok = bool(checked) and all(file.state == "ok" for file in checked)
+    prepare = not checked or any(file.state != "ok" and file.by_prepare for file in checked)
     advice = None if ok or not prepare else f"velodrome data prepare {shlex.quote(name)}"
-    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
+    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in checked]
     return {"name": name, "ok": ok, "advice": advice, "files": states}
 
 

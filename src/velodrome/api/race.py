@@ -30,8 +30,8 @@ from velodrome.run.state import RunState
 def _with_options(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The function with a keyword for each option of a race, as `Race` declares it, in place of its `fields`."""
     signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    place = [one.name for one in own].index("vary") + 1
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    place = [parameter.name for parameter in own].index("vary") + 1
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
                           annotation=Race.model_fields[name].annotation)
