@@ -17,7 +17,7 @@ from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.races import runs as race_runs
 from velodrome.run.attempt import JobFailed
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 from velodrome.run.store import Store
 
 pytestmark = pytest.mark.unit

@@ -16,6 +16,7 @@ from velodrome.events.models import Event
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
 from velodrome.job.result import Result
+from velodrome.run.state import RunState
 
 pytestmark = pytest.mark.unit
 
@@ -41,6 +42,13 @@ def epoch(correct: int, loss: float) -> Event:
                       validation=counts)
 
 
+def take(board: Board, job: Entry, event: Event, state: RunState | None = None) -> None:
+    """Show an event of a running job."""
+    state = state or RunState()
+    state.add(event)
+    board.event(job, state, event)
+
+
 def ended(status: str = "finished", **test: Any) -> Result:
     made = result(rate=1234.0, status=status, model="gone-since")
     return typed(made | {"test": {**test, "total": 1000} if test else None})
@@ -49,7 +57,7 @@ def ended(status: str = "finished", **test: Any) -> Result:
 def test_a_language_model_is_shown_by_its_perplexity() -> None:
     shown, (job,), said = board(TEXT)
     shown.begin(job)
-    shown.event(job, epoch(0, math.log(150.0)))
+    take(shown, job, epoch(0, math.log(150.0)))
     assert "perplexity" in drawn(shown)
     assert "150.00" in drawn(shown)
     assert "accuracy" not in drawn(shown)
@@ -64,7 +72,7 @@ def test_images_and_texts_stand_in_one_column() -> None:
     shown.stored(text, ended(accuracy=None, perplexity=117.2))
     assert all(word in drawn(shown) for word in ("accuracy / perplexity", "0.9731", "117.20"))
     shown.begin(images)
-    shown.event(images, epoch(500, 1.0))
+    take(shown, images, epoch(500, 1.0))
     assert "0.5000" in drawn(shown)
     # What was reached on the way is no test result.
     shown.end(images, ended("failed"))
@@ -76,7 +84,7 @@ def test_the_same_warning_is_printed_once_in_a_race() -> None:
     for job in jobs:
         shown.begin(job)
         for message in ("the model has batch normalisation", "the model has batch normalisation", f"of {job.name}"):
-            shown.event(job, make_event("warning", role="worker", rank=0, message=message))
+            take(shown, job, make_event("warning", role="worker", rank=0, message=message))
         shown.end(job, ended(accuracy=0.9))
     assert said.getvalue().count("batch normalisation") == 1
     assert f"{jobs[0].name}: the model has batch normalisation" in said.getvalue()
@@ -103,8 +111,11 @@ def test_a_job_that_ends_after_some_steps_is_done_then() -> None:
     shown, (job,), _ = board({**IMAGES, "epochs": 10, "steps": 15})
     shown.begin(job)
 
+    state = RunState()
+
     def said(epoch: int, step: int, steps: int) -> str:
-        shown.event(job, make_event("progress", rank=0, epoch=epoch, step=step, steps=steps, examples=1, seconds=1.0))
+        event = make_event("progress", rank=0, epoch=epoch, step=step, steps=steps, examples=1, seconds=1.0)
+        take(shown, job, event, state)
         return drawn(shown)
 
     assert "running  20%" in said(1, 3, 10)

@@ -5,7 +5,6 @@ Jobs do not train here: each reports the epochs of a known pace, and is ended by
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,8 @@ from velodrome.races.folder import RaceFolder, shuffled
 from velodrome.races.request import SILENT
 from velodrome.races.runs import RaceRuns
 from velodrome.races.until_sure import UntilSure
-from velodrome.run.supervisor import Stop, never
+from velodrome.run.state import RunState
+from velodrome.run.supervisor import Listener, Stop, never
 
 pytestmark = pytest.mark.unit
 GOAL = "accuracy>=0.9"
@@ -52,17 +52,20 @@ class Machine:
     ended: dict[str, int] = field(default_factory=dict)
 
     def execute(
-        self, job: Job, *, store: Any, name: str, listener: Callable[[Any], None], stop: Stop = never, **_: Any
+        self, job: Job, *, store: Any, name: str, listener: Listener, stop: Stop = never, **_: Any
     ) -> Result:
         history = learned(job, *self.paces[job.workers])
         made = result(job.strategy, job.workers, 1000.0, seed=job.seed, run=name, target=GOAL)
         made |= {"history": history, "reached_target": self.paces[job.workers][1] is not None}
+        state = RunState()
         for entry in history:
             right = round(1000 * entry["validation_accuracy"])
             counts = {"total": 1000, "correct": right, "loss_sum": 1.0}
-            listener(make_event("epoch", role="worker", rank=0, epoch=entry["epoch"], seconds=entry["seconds"],
-                                evaluate_seconds=0.1, steps=1, train=counts, validation=counts))
-            if (failure := stop()) is not None:
+            event = make_event("epoch", role="worker", rank=0, epoch=entry["epoch"], seconds=entry["seconds"],
+                               evaluate_seconds=0.1, steps=1, train=counts, validation=counts)
+            state.add(event)
+            listener(state, event)
+            if (failure := stop(state)) is not None:
                 done = entry["epoch"]
                 self.ended[name] = done
                 made |= {"status": "interrupted", "test": None, "history": history[:done], "error": failure.as_json()}

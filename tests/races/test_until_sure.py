@@ -36,7 +36,7 @@ from velodrome.races.until_sure import UntilSure
 from velodrome.reporting.document import make_report
 from velodrome.reporting.load import load_race
 from velodrome.run.attempt import JobFailed
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
 
 ENTRIES = [{"strategy": "single"}, {"strategy": "ddp", "workers": 2}, {"strategy": "ddp", "workers": 3},
            {"strategy": "allreduce", "workers": 2}]

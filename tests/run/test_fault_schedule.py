@@ -15,7 +15,6 @@ from velodrome.job.resolve import resolve
 from velodrome.job.values import Fault
 from velodrome.run.state import RunState
 from velodrome.run.supervisor import FaultSchedule
-from velodrome.tasks.registry import task_of
 
 pytestmark = pytest.mark.unit
 
@@ -76,9 +75,9 @@ def test_a_fault_that_came_too_late_is_a_warning() -> None:
 
 
 def test_the_result_records_faults_in_seconds_of_the_run() -> None:
-    summary = RunState(1000.0, {}, task_of(plan_with().job))
+    summary = RunState(1000.0)
     fields = {"fault": "slow node2 4x 1s..2s", "action": "slow", "target": "node2", "host": "node2", "factor": 4.0}
     for state, moment in (("begin", 1011.0), ("end", 1012.5)):
         summary.add(make_event("fault", state=state, **fields).model_copy(update={"received": moment}))
-    (fault,) = summary.faults.values()
+    (fault,) = summary.fault_records()
     assert fault.as_json() == {**fields, "start": 11.0, "end": 12.5}

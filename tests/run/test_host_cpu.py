@@ -6,7 +6,7 @@ import pytest
 
 from velodrome.events.lines import to_event
 from velodrome.events.models import ResourcesEvent
-from velodrome.run.state import CpuSeries, host_cpu
+from velodrome.run.samples import CpuSeries, host_cpu
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,8 @@ def series(start: float, samples: list[tuple[float, float, float, float]]) -> Cp
                           "memory_bytes": 1, "network": {"in": 0, "out": 0, "loopback": 0},
                           "cpu_time": {"seconds": seconds, **amounts}})
         assert isinstance(event, ResourcesEvent)
-        found.add(event)
+        assert event.cpu_time is not None
+        found.add(event.time, event.cpu_time)
     return found
 
 

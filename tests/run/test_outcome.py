@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from velodrome.events.lines import to_event
 from velodrome.events.models import Event, Pace
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
-from velodrome.run.outcome import Failure, make_result
-from velodrome.run.state import throughput
+from velodrome.job.result import Ended
+from velodrome.run.outcome import make_result
+from velodrome.run.processes import Failure
+from velodrome.run.samples import throughput
+from velodrome.run.state import RunState
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +28,13 @@ def plan(**fields: Any) -> Plan:
 
 def reported(kind: str, rank: int = 0, time: float = 0.0, **fields: Any) -> Event:
     return to_event({"time": time, "role": "worker", "rank": rank, "kind": kind, **fields})
+
+
+def outcome(
+    plan: Plan, path: str, status: Ended, events: Iterable[Event], *, started: float, ended: float, **more: Any
+) -> dict[str, Any]:
+    """The result of these events as it is stored."""
+    return make_result(plan, RunState.of(plan, started, events), path, status, ended=ended, **more).as_json()
 
 
 def counts(correct: int, total: int, loss: float | None) -> dict[str, Any]:
@@ -49,7 +60,7 @@ def test_a_finished_run_is_summed_up() -> None:
         reported("result", test=counts(9, 10, 5.0), history=[], parameters=77, steps=20,
                  reached_target=False, test_seconds=0.25, pace=pace, pixels="byte"),
     ]
-    result = make_result(plan(), "/runs/a", "finished", events, started=10.0, ended=20.0)
+    result = outcome(plan(), "/runs/a", "finished", events, started=10.0, ended=20.0)
     assert result["pixels"] == "byte"
     assert result["test"] == {"accuracy": 0.9, "loss": 0.5, "correct": 9, "total": 10}
     assert result["seconds"] == {"startup": 3.0, "train": 5.0, "evaluate": 1.25, "total": 10.0}
@@ -67,13 +78,13 @@ def test_a_result_tells_which_test_examples_were_right() -> None:
     pace = {"seconds": 4.0, "examples": 1000, "warmup": {"steps": 5, "examples": 200, "seconds": 2.0}}
     done = reported("result", test=counts(9, 10, 5.0), history=[], parameters=77, steps=20, pace=pace,
                     test_answers="eJz7bwYAAe4A7w==", test_fingerprint="0123456789abcdef")
-    result = make_result(plan(), "/runs/a", "finished", [done], started=10.0, ended=20.0)
+    result = outcome(plan(), "/runs/a", "finished", [done], started=10.0, ended=20.0)
     assert (result["test"]["answers"], result["test"]["fingerprint"]) == ("eJz7bwYAAe4A7w==", "0123456789abcdef")
 
 
 def test_a_run_that_never_began_has_a_result_too() -> None:
     failure = Failure("worker 1 on h was ended by SIGKILL", "worker", 1, "h", cause="exit")
-    result = make_result(plan(), "/runs/a", "failed", [], started=10.0, ended=12.0, failure=failure)
+    result = outcome(plan(), "/runs/a", "failed", [], started=10.0, ended=12.0, failure=failure)
     assert (result["status"], result["test"], result["history"]) == ("failed", None, [])
     assert result["nodes"][1]["cpu_percent"] == {"mean": None, "min": None, "max": None}
     assert result["error"] == {
@@ -82,7 +93,7 @@ def test_a_run_that_never_began_has_a_result_too() -> None:
 
 
 def test_an_epoch_that_was_trained_again_after_a_resume_counts_once() -> None:
-    result = make_result(plan(), "/a", "finished", [epoch(1), epoch(2), epoch(2, 4.0)], started=0.0, ended=1.0)
+    result = outcome(plan(), "/a", "finished", [epoch(1), epoch(2), epoch(2, 4.0)], started=0.0, ended=1.0)
     assert [entry["seconds"] for entry in result["history"]] == [2.0, 4.0]
 
 
@@ -106,7 +117,7 @@ def hello(host: str, rank: int, **fields: Any) -> Event:
 
 def test_every_host_is_described_once() -> None:
     events = [hello("a", 0), hello("b", 1, gpus=["A100"], python="3.12.1", versions={"torch": "2.12"}), hello("a", 1)]
-    result = make_result(plan(), "/a", "finished", events, started=0.0, ended=1.0)
+    result = outcome(plan(), "/a", "finished", events, started=0.0, ended=1.0)
     assert [host["hostname"] for host in result["hosts"]] == ["a", "b"]
     assert result["hosts"][1]["gpus"] == ["A100"]
     assert (result["versions"]["python"], result["versions"]["torch"]) == ("3.11.7", "2.13.0"), "of rank 0"
@@ -120,7 +131,7 @@ def heartbeat(rank: int, time: float, busy: float, own: float, **fields: Any) ->
 
 def test_every_host_reports_what_other_programs_used_of_it() -> None:
     events = [hello("a", 0), hello("b", 1), hello("quiet", 2), heartbeat(0, 1.0, 1.9, 1.0), heartbeat(1, 1.0, 2.0, 2.0)]
-    result = make_result(plan(), "/a", "finished", events, started=0.0, ended=1.0)
+    result = outcome(plan(), "/a", "finished", events, started=0.0, ended=1.0)
     assert result["hosts"][0]["cpu"] == {"busy": 1.9, "own": 1.0, "foreign": 0.9, "seconds": 1.0}
     assert result["hosts"][1]["cpu"]["foreign"] == 0.0
     assert "cpu" not in result["hosts"][2], "nothing is claimed of a host that reported nothing"
@@ -131,26 +142,26 @@ def test_what_other_programs_used_before_a_resume_does_not_count() -> None:
         hello("a", 0, time=1.0, received=1.0), heartbeat(0, 2.0, 2.0, 0.0, received=2.0),
         hello("a", 0, time=11.0, received=11.0), heartbeat(0, 12.0, 1.0, 1.0, received=12.0),
     ]
-    result = make_result(plan(), "/a", "finished", events, started=10.0, ended=20.0)
+    result = outcome(plan(), "/a", "finished", events, started=10.0, ended=20.0)
     assert result["hosts"][0]["cpu"] == {"busy": 1.0, "own": 1.0, "foreign": 0.0, "seconds": 1.0}
 
 
 def test_hosts_of_an_attempt_before_a_resume_are_left_out() -> None:
     events = [hello("gone", 0, time=1.0, received=1.0), hello("here", 0, time=1.0, received=11.0)]
-    result = make_result(plan(), "/a", "finished", events, started=10.0, ended=20.0)
+    result = outcome(plan(), "/a", "finished", events, started=10.0, ended=20.0)
     assert [host["hostname"] for host in result["hosts"]] == ["here"]
 
 
 def test_the_start_is_measured_by_the_controllers_clock_also_where_a_host_has_another() -> None:
     begin = reported("phase", phase="train", state="begin", epoch=1, time=5000.0, received=13.0)
-    result = make_result(plan(), "/a", "finished", [begin], started=10.0, ended=20.0)
+    result = outcome(plan(), "/a", "finished", [begin], started=10.0, ended=20.0)
     assert result["seconds"]["startup"] == 3.0
     behind = reported("phase", phase="train", state="begin", epoch=1, time=1.0, received=14.0)
-    assert make_result(plan(), "/a", "finished", [behind], started=10.0, ended=20.0)["seconds"]["startup"] == 4.0
+    assert outcome(plan(), "/a", "finished", [behind], started=10.0, ended=20.0)["seconds"]["startup"] == 4.0
 
 
 def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
-    result = make_result(plan(), "/a", "finished", [epoch(1)], started=10.0, ended=8.0)
+    result = outcome(plan(), "/a", "finished", [epoch(1)], started=10.0, ended=8.0)
     assert (result["seconds"]["startup"], result["seconds"]["total"]) == (0.0, 0.0)
 
 
@@ -159,7 +170,7 @@ def test_a_result_records_its_schema_and_what_it_was_made_with() -> None:
     implementation = {"kind": "velodrome", "parts": ["optimizer"], "path": "shared-memory"}
     final = reported("result", test=counts(1, 2, 1.0), history=[], parameters=1, steps=1, pace=pace,
                      implementation=implementation)
-    result = make_result(plan(), "/a", "finished", [final], started=0.0, ended=1.0, launcher="ssh")
+    result = outcome(plan(), "/a", "finished", [final], started=0.0, ended=1.0, launcher="ssh")
     assert (result["schema"], result["launcher"], result["task"]) == (SCHEMA_VERSION, "ssh", "classification")
     assert result["implementation"] == implementation
 
@@ -187,7 +198,7 @@ def test_start_up_and_training_of_a_script_are_those_of_rank_0_whoever_reports_f
         *(begins if first == 0 else begins[::-1]), phase("train", 1, 15.0, 15.1), phase("train", 0, 14.2, 26.0),
         script_epoch(1, 11.7), script_epoch(2, 3.5),
     ]
-    seconds = make_result(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
+    seconds = outcome(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
     assert seconds == {"startup": 4.3, "train": 15.2, "evaluate": 0.0, "total": 19.7}
 
 
@@ -195,19 +206,19 @@ def test_the_start_up_of_a_script_that_reports_nothing_ends_with_the_imports_of_
     imports = [reported("phase", rank, time=15.2 + rank, received=15.3 + rank, phase="import", state="end", seconds=3.0)
                for rank in (1, 0)]
     events = [phase("script", 0, 12.2, 12.3), phase("script", 1, 12.1, 12.2), *imports]
-    seconds = make_result(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
+    seconds = outcome(script_plan(), "/runs/a", "finished", events, started=10.0, ended=29.7)["seconds"]
     assert seconds == {"startup": 5.3, "train": None, "evaluate": None, "total": 19.7}
 
 
 def test_the_parts_of_a_scripts_time_never_exceed_the_whole() -> None:
     late = [phase("script", 0, 10.0, 13.0), phase("train", 0, 10.5, 13.5), script_epoch(1, 9.0)]
-    seconds = make_result(script_plan(), "/runs/a", "finished", late, started=10.0, ended=20.0)["seconds"]
+    seconds = outcome(script_plan(), "/runs/a", "finished", late, started=10.0, ended=20.0)["seconds"]
     assert seconds == {"startup": 1.0, "train": 9.0, "evaluate": 0.0, "total": 10.0}
 
 
 def test_epochs_of_an_earlier_attempt_are_not_those_of_a_script_that_began_anew() -> None:
     earlier = [script_epoch(1, 5.0), script_epoch(2, 5.0)]
     events = [*earlier, phase("script", 0, 12.0, 12.0), phase("train", 0, 13.0, 13.0), script_epoch(1, 4.0)]
-    result = make_result(script_plan(), "/runs/a", "failed", events, started=10.0, ended=20.0,
+    result = outcome(script_plan(), "/runs/a", "failed", events, started=10.0, ended=20.0,
                          failure=Failure("ended"))
     assert (result["seconds"]["train"], result["epochs"]) == (4.0, 1)

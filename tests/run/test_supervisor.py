@@ -34,7 +34,8 @@ from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.attempt import JobFailed
 from velodrome.run.execute import execute
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import LEAVE_SECONDS, Supervisor, event_key
 
@@ -60,8 +61,9 @@ class Supervised:
         self.plan = make_plan("a", resolved, self.launcher.hosts)
         self.events: list[Event] = []
         clock: Clock = self.launcher.clock
+        run.now = clock  # type: ignore[method-assign]
         self.failure: Failure | None = Supervisor(
-            run, self.plan, self.launcher, self.events.append, clock=clock
+            run, self.plan, self.launcher, lambda state, event: self.events.append(event)
         ).watch()
         self.seconds = clock.now - 1000.0
 
@@ -249,9 +251,9 @@ def test_the_users_error_ends_the_run_with_their_traceback(run: OpenRun) -> None
 
 
 def test_events_carry_the_time_at_which_the_controller_received_them(run: OpenRun) -> None:
-    before = time.time()
     done = Supervised(run, [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]])
-    assert all(event.time == 1.0 and before - 1 < (event.received or 0) <= time.time() + 1 for event in done.events)
+    last = done.launcher.clock.now
+    assert all(event.time == 1.0 and 1000.0 < (event.received or 0) <= last for event in done.events)
 
 
 def test_what_cannot_be_collected_fails_a_run_that_was_good(run: OpenRun) -> None:
@@ -264,12 +266,12 @@ def test_what_cannot_be_collected_fails_a_run_that_was_good(run: OpenRun) -> Non
 def test_a_group_is_stopped_whatever_happens(run: OpenRun) -> None:
     launcher = ScriptedLauncher([[[CONNECT[0]], []]])
 
-    def interrupt(event: dict[str, Any]) -> None:
+    def interrupt(state: RunState, event: Event) -> None:
         raise KeyboardInterrupt
 
     plan = make_plan("a", resolve(Job(**JOB)), launcher.hosts)
     with pytest.raises(KeyboardInterrupt):
-        Supervisor(run, plan, launcher, interrupt, clock=launcher.clock).watch()
+        Supervisor(run, plan, launcher, interrupt).watch()
     assert launcher.groups[0].calls == ["collect", "stop"]
 
 
@@ -285,12 +287,12 @@ def test_a_second_ctrl_c_ends_collecting_at_once(run: OpenRun, presses: int, exp
 
     launcher = ScriptedLauncher([[[CONNECT[0]], []]], options={"collecting": collecting})
 
-    def interrupt(event: object) -> None:
+    def interrupt(state: RunState, event: Event) -> None:
         raise KeyboardInterrupt
 
     plan = make_plan("a", resolve(Job(**JOB)), launcher.hosts)
     with pytest.raises(KeyboardInterrupt):
-        Supervisor(run, plan, launcher, interrupt, clock=launcher.clock).watch()
+        Supervisor(run, plan, launcher, interrupt).watch()
     assert found == expected
     assert launcher.groups[0].calls == ["collect", "stop"]
 
@@ -302,7 +304,8 @@ def test_a_port_that_was_taken_is_replaced_by_allocating_again(tmp_path: Path) -
     good: list[Script] = [[*CONNECT, *FINISH, 0], [*CONNECT, FINISH[0], 0]]
     launcher = ScriptedLauncher([[[TAKEN, 1], [None, 1]], good])
     events: list[Event] = []
-    result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher, listener=events.append)
+    result = execute(Job(**JOB), store=Store(tmp_path), name="a", launcher=launcher,
+                     listener=lambda state, event: events.append(event))
     assert (result.status, result.launcher) == ("finished", "scripted")
     first, second = ({member.port for member in plan.members} for plan in launcher.plans)
     assert not first & second
@@ -354,7 +357,7 @@ def test_a_run_whose_folder_vanishes_ends_in_one_sentence(
     launcher = ScriptedLauncher([long if at == "train" else ending])
     done: list[Path] = []
 
-    def listen(event: Event) -> None:
+    def listen(state: RunState, event: Event) -> None:
         if not done and at in (event.kind, getattr(event, "phase", "")):
             done.append(runs / "a")
             harm(runs / "a")
@@ -376,7 +379,7 @@ def test_a_run_whose_events_vanish_ends_in_one_sentence(tmp_path: Path, harm: Ca
     long: list[Script] = [[*CONNECT, *beats(900)], [*CONNECT, *beats(900)]]
     launcher, done = ScriptedLauncher([long]), list[Event]()
 
-    def listen(event: Event) -> None:
+    def listen(state: RunState, event: Event) -> None:
         if not done and getattr(event, "phase", "") == "train":
             done.append(event)
             (tmp_path / "a" / "other").write_text("", encoding="utf-8")
@@ -407,7 +410,7 @@ def test_a_clock_that_is_set_during_a_run_changes_no_duration(
     monkeypatch.setattr(time, "time", lambda: real() + shift)
     scripts: list[Script] = [[hello(1.0), *CONNECT, *FINISH, 0], [hello(1.0), *CONNECT, FINISH[0], 0]]
 
-    def listen(event: Event) -> None:
+    def listen(state: RunState, event: Event) -> None:
         nonlocal shift
         if event.kind == "hello":
             shift = jump
@@ -427,7 +430,11 @@ def test_events_that_an_earlier_controller_recorded_are_not_recorded_again(run: 
     launcher = ScriptedLauncher([scripts])
     again: list[Event] = []
     known = frozenset(map(event_key, first.events[:4]))
-    failure = Supervisor(run, first.plan, launcher, again.append, clock=launcher.clock, known=known).watch()
+    run.now = launcher.clock  # type: ignore[method-assign]
+    state = RunState.of(first.plan, launcher.clock.now, first.events[:4])
+    failure = Supervisor(
+        run, first.plan, launcher, lambda state, event: again.append(event), state, attached=True, known=known
+    ).watch()
     assert failure is None
     assert len(known) > 1
     assert not known & {event_key(event) for event in again}

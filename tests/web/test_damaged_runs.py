@@ -159,8 +159,10 @@ def test_a_million_epochs_take_the_time_of_a_million_events(run: Path) -> None:
     live = LiveRun(run)
     for _ in range(2):  # the second time as a run that was resumed from its beginning
         for epoch in range(1, 30_001):
-            live._add(to_event({"time": 1.0, "role": "worker", "rank": 0, "kind": "epoch", "epoch": epoch, "seconds": 1,
-                                "evaluate_seconds": 0, "steps": epoch, "train": COUNTS, "validation": COUNTS}))
+            live.state.add(to_event({
+                "time": 1.0, "role": "worker", "rank": 0, "kind": "epoch", "epoch": epoch, "seconds": 1,
+                "evaluate_seconds": 0, "steps": epoch, "train": COUNTS, "validation": COUNTS,
+            }))
     assert len(live.curve) == 30_000
     sent = live.as_json()["curve"]["epoch"]
     assert (len(sent), sent[0], sent[-1]) == (2_000, 1, 30_000)

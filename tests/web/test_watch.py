@@ -19,9 +19,10 @@ from velodrome.cli.board import Board
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
 from velodrome.races.folder import RaceFolder
+from velodrome.run.samples import Series
+from velodrome.run.state import WATCHED_ROWS
 from velodrome.run.store import LOCK
 from velodrome.web.live_run import LiveRun
-from velodrome.web.thinned import MOST_POINTS, Points
 from velodrome.web.watch import MOST_STREAMS, POLL, Streams, Watch
 
 
@@ -203,11 +204,11 @@ def test_a_stream_has_ids_and_ends_with_the_server(runs: Path, race: Path) -> No
 
 
 def test_curves_stay_short_however_long_a_run_is() -> None:
-    points = Points.of(2)
-    for place in range(10_000):
-        points.add(place, 2.0 * place)
-    assert MOST_POINTS <= len(points.columns[0]) < 2 * MOST_POINTS
-    gaps = {second - first for first, second in zip(points.columns[0], points.columns[0][1:], strict=False)}
+    series: Series[float] = Series(WATCHED_ROWS)
+    for place in range(100_000):
+        series.add(float(place))
+    assert WATCHED_ROWS <= len(series.rows) < 2 * WATCHED_ROWS
+    gaps = {second - first for first, second in zip(series.rows, series.rows[1:], strict=False)}
     assert len(gaps) == 1
 
 

@@ -24,13 +24,14 @@ from velodrome.races.jobs import run_jobs
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceObserver, RaceRequest, read_request
 from velodrome.run.attempt import JobFailed
+from velodrome.run.state import RunState
 
 
 def _with_options(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """The function with a keyword for each option of a race, as `Race` declares it, in place of its `fields`."""
     signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    place = [one.name for one in own].index("vary") + 1
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    place = [parameter.name for parameter in own].index("vary") + 1
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
                           annotation=Race.model_fields[name].annotation)
@@ -122,7 +123,7 @@ class _Callbacks(RaceObserver):
     ) -> None:
         self._on_event, self._on_job = on_event, on_job
 
-    def event(self, entry: Entry, event: Event) -> None:
+    def event(self, entry: Entry, state: RunState, event: Event) -> None:
         if self._on_event is not None:
             self._on_event(entry.name, event.as_json())
 

@@ -33,6 +33,12 @@ class Request(Protocol):
     def dtype(self) -> str: ...
 
     @property
+    def implementation(self) -> str: ...
+
+    @property
+    def has_own_optimizer(self) -> bool: ...
+
+    @property
     def model_extra(self) -> dict[str, Any] | None:
         """The values of options by name."""
 
@@ -64,14 +70,19 @@ class Option(Generic[Value]):
         return cast("Value", (job.model_extra or {}).get(self.name, self.default))
 
 
-def parsed_by(parse: Callable[[str], object]) -> Any:
-    """The type of a text that a function can parse, which raises `ValueError` if not."""
+def parses(parse: Callable[[str], object]) -> AfterValidator:
+    """Checks that a function can parse a text; it raises `ValueError` if not."""
 
     def check(text: str) -> str:
         parse(text)
         return text
 
-    return Annotated[str, AfterValidator(check)]
+    return AfterValidator(check)
+
+
+def parsed_by(parse: Callable[[str], object]) -> Any:
+    """The type of a text that a function can parse."""
+    return Annotated[str, parses(parse)]
 
 
 def placed(

@@ -14,14 +14,15 @@ from rich.text import Text
 
 from velodrome.cli.console import show_failure
 from velodrome.cli.output import SafeConsole, complain
-from velodrome.events.models import EpochEvent, Event, LostEvent, ProgressEvent, WaitEvent, WarningEvent
+from velodrome.events.models import Event, LostEvent, WaitEvent, WarningEvent
 from velodrome.job.race import Entry
 from velodrome.job.result import Result
-from velodrome.judge.budget import Progress, remaining, steps_done
+from velodrome.judge.budget import Progress, remaining
 from velodrome.judge.conditions import background_load
 from velodrome.judge.judge import Dropped
 from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed
+from velodrome.run.state import RunState
 from velodrome.tasks.base import Metric, Task
 from velodrome.tasks.registry import task_of, task_of_result
 
@@ -38,8 +39,6 @@ class _Line:
     task: Task
     state: str = "waiting"
     share: float = 0.0
-    #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
-    per_epoch: int = 0
     quality: float | None = None
     rate: float | None = None
     seconds: float = 0.0
@@ -111,18 +110,15 @@ class Board(RaceObserver):
             number = self._lines.index(line) + 1
             self._console.print(f"{number}/{len(self._lines)} {entry.name}: {word}", highlight=False, soft_wrap=True)
 
-    def event(self, entry: Entry, event: Event) -> None:
+    def event(self, entry: Entry, state: RunState, event: Event) -> None:
         line = self._by_name[entry.name]
-        if isinstance(event, ProgressEvent) and event.rank == 0:
-            line.per_epoch = max(line.per_epoch, event.steps)
-            done, total = steps_done(line.entry.job, event, line.per_epoch)
-            line.share = min(1.0, done / total) if total else 0.0
-            # A process of a script reports its own examples only.
-            known = event.seconds and line.entry.job.script is None
-            line.rate = event.examples / event.seconds if known else None
-        elif isinstance(event, EpochEvent):
-            line.quality = line.task.measured(event.validation.as_json()).get(line.metric.name)
-        elif isinstance(event, WarningEvent | LostEvent | WaitEvent):
+        line.share = state.done(entry.job)
+        # A process of a script reports its own examples only.
+        if (progress := state.progress) is not None and progress.seconds and entry.job.script is None:
+            line.rate = progress.examples / progress.seconds
+        if (epoch := state.last_epoch) is not None:
+            line.quality = line.task.measured(epoch.event.validation.as_json()).get(line.metric.name)
+        if isinstance(event, WarningEvent | LostEvent | WaitEvent):
             if isinstance(event, WarningEvent):
                 if event.message in self._warned:
                     return

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.options import (
     JobFile,
@@ -58,14 +59,13 @@ def check_command(
 
     Exit codes: 0 it trained, 1 your code failed, 2 the request is not valid.
     """
-    from velodrome.api.check import check
     from velodrome.cli.console import data_progress
     from velodrome.run.dry_run import RehearsalFailed
 
     job = job_from(file, fields, trust_code, on)
     try:
         with data_progress() as progress:
-            checked = check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)
+            checked = velodrome.check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)
     except RehearsalFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
@@ -267,14 +267,13 @@ def plan_command(
 
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
-    from velodrome.api.train import plan
     from velodrome.clusters.plan import parse_pins
     from velodrome.errors import BadRequest
 
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
-    made = plan(job_from(file, fields, trust_code), names, port=port, python=python, name=name, runs=runs,
+    made = velodrome.plan(job_from(file, fields, trust_code), names, port=port, python=python, name=name, runs=runs,
                 format=format, place=parse_pins(place or []))
     if json:
         say_json(made)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import typer
 
+from velodrome.catalog.registry import engines, load
 from velodrome.cli.output import say
 from velodrome.job.job import choices_of, job_fields
 from velodrome.job.optimization import OPTIMIZERS
@@ -68,8 +69,6 @@ def choices(name: str, engine: str | None = None) -> list[str]:
 
         return [model.name for model in MODELS]
     if name in ("engine", "strategy"):
-        from velodrome.catalog.registry import engines
-
         if name == "engine":
             return [described.name for described in engines()]
         return sorted({
@@ -108,8 +107,6 @@ def vary(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _entries() -> list[str]:
-    from velodrome.catalog.registry import engines
-
     return [
         f"{engine.name}/{strategy.name}{':1' if strategy.has_servers else ''}"
         for engine in engines() for strategy in engine.strategies
@@ -129,6 +126,11 @@ def stored(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for entry in held if (name := f"{race}{slash}{entry.name}").startswith(incomplete)]
 
 
+def listed(value: str) -> Completion:
+    """Complete with the names that `module:attribute` lists."""
+    return offer(lambda ctx: load(value))
+
+
 def _unfinished(ctx: typer.Context) -> list[str]:
     from velodrome.run.listing import scan
     from velodrome.run.store import RunFolder
@@ -143,49 +145,16 @@ def _races(ctx: typer.Context) -> list[str]:
     return [entry.name for entry in scan(_runs_folder(ctx)) if entry.kind == "race"]
 
 
-def _studies(ctx: typer.Context) -> list[str]:
-    from velodrome.studies.load import studies
-
-    return [*studies()]
-
-
 def _launchers(ctx: typer.Context) -> list[str]:
     from velodrome.clusters.registry import LAUNCHERS, clusters
 
     return [*LAUNCHERS.names(), *clusters()]
 
 
-def _statuses(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.run.listing import STATUSES
-
-    return STATUSES
-
-
-def _objectives(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.judge.criteria import OBJECTIVES
-
-    return OBJECTIVES
-
-
-def _report_formats(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.reporting.write import FORMATS
-
-    return FORMATS
-
-
-def _export_formats(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.run.listing import FORMS
-
-    return FORMS
-
-
-def _starters(ctx: typer.Context) -> Iterable[str]:
-    from velodrome.api.examples import STARTERS
-
-    return STARTERS
-
-
-unfinished, races, studies = offer(_unfinished), offer(_races), offer(_studies)
-launchers, statuses, objectives = offer(_launchers), offer(_statuses), offer(_objectives)
-report_formats, export_formats = offer(_report_formats), offer(_export_formats)
-starters = offer(_starters)
+unfinished, races, launchers = offer(_unfinished), offer(_races), offer(_launchers)
+studies = offer(lambda ctx: load("velodrome.studies.load:studies")())
+statuses = listed("velodrome.run.listing:STATUSES")
+objectives = listed("velodrome.judge.criteria:OBJECTIVES")
+report_formats = listed("velodrome.reporting.write:FORMATS")
+export_formats = listed("velodrome.run.listing:FORMS")
+starters = listed("velodrome.api.examples:STARTERS")

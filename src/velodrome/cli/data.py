@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.options import Json, Mirror
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
@@ -31,16 +32,14 @@ def list_data(json: Json = False) -> None:
 
     Example: `velodrome data list`
     """
-    from velodrome.api import datasets
-
     if json:
-        say_json(datasets.list())
+        say_json(velodrome.datasets.list())
         return
     console = SafeConsole(markup=False)
     line = "{:<17}{:>25}  {:<10}{:>8}{:>10}  {}"
     console.print(line.format("name", "train / validation / test", "shape", "classes", "size", "here"), style="bold",
                   soft_wrap=True)
-    for about, here in datasets.descriptions():
+    for about, here in velodrome.datasets.descriptions():
         counts = " / ".join(map(_number, (about.train, about.validation, about.test)))
         size = _size(about.bytes)
         where = "?" if here is None else "yes" if here else "no"
@@ -72,11 +71,12 @@ def prepare(
 
     Example: `velodrome data prepare fashion-mnist --mirror /data/mirror`
     """
-    from velodrome.api import datasets
     from velodrome.cli.console import data_progress
 
     with data_progress() as progress:
-        prepared = datasets.prepare(name, mirror=mirror, bad_data=checked(bad_data), on_download=progress.data)
+        prepared = velodrome.datasets.prepare(
+            name, mirror=mirror, bad_data=checked(bad_data), on_download=progress.data
+        )
     if json:
         say_json(prepared)
     else:
@@ -128,11 +128,10 @@ def show(
 
     `velodrome data show 'path:houses.csv?target=price'`
     """
-    from velodrome.api import datasets
     from velodrome.cli.console import data_progress
 
     with data_progress() as progress:
-        about = datasets.show(
+        about = velodrome.datasets.show(
             name, out=out, columns=columns, seed=seed, validation=validation, bad_data=checked(bad_data),
             mirror=mirror, on_download=progress.data,
         )
@@ -226,9 +225,7 @@ def verify(
 
     Example: `velodrome data verify mnist`
     """
-    from velodrome.api import datasets
-
-    verified = datasets.verify(name)
+    verified = velodrome.datasets.verify(name)
     if json:
         say_json(verified)
     else:
@@ -275,11 +272,10 @@ def shard(
 
     `velodrome data shard path:/data/photos --bad-data skip --to /data/shards`
     """
-    from velodrome.api import datasets
     from velodrome.cli.console import data_progress
 
     with data_progress() as progress:
-        written = datasets.shard(
+        written = velodrome.datasets.shard(
             name, to, shards=shards, encoding=encoding, parts=part.split(","), seed=seed, validation=validation,
             bad_data=checked(bad_data), force=force, mirror=mirror, on_download=progress.data,
         )

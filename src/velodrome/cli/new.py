@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.options import Json
 from velodrome.cli.output import say, say_json
@@ -37,9 +38,7 @@ def new_command(
 
     `velodrome new task my_task.py --engine tensorflow`
     """
-    from velodrome.api.examples import new
-
-    written = new(kind, file, engine=engine)
+    written = velodrome.examples.new(kind, file, engine=engine)
     if json:
         say_json(written)
         return
@@ -55,9 +54,7 @@ def list_examples(json: Json = False) -> None:
 
     Example: `velodrome examples list`
     """
-    from velodrome.api import examples
-
-    listed = examples.list()
+    listed = velodrome.examples.list()
     if json:
         say_json(listed)
         return
@@ -84,9 +81,7 @@ def copy(
 
     `velodrome race examples/demo.yaml --name demo`
     """
-    from velodrome.api import examples
-
-    copied = examples.copy(folder, force=force)
+    copied = velodrome.examples.copy(folder, force=force)
     if json:
         say_json(copied)
         return

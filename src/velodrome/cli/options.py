@@ -72,6 +72,12 @@ JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with options as fields; the command line wins.", metavar="FILE")
 ]
 
+Run = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
+                   autocompletion=completion.stored),
+]
+
 #: What an option differs in from what its field says.
 _DIFFERENT: dict[str, dict[str, Any]] = {
     "model_args": {
@@ -192,6 +198,8 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
         for name, options in gathered.items():
             values = {option.name: words[option.name] for option in options}
             mine[name] = {field: value for field, value in values.items() if value is not None}
+        if "model_args" in mine["fields"]:
+            mine["fields"]["model_args"] = _model_args(mine["fields"]["model_args"])
         command(**mine)
 
     first = [parameter.name for parameter in own].index("vary") + 1 if "race_fields" in gathered else 0
@@ -217,7 +225,7 @@ class JobCommand(TyperCommand):
         return option
 
 
-def parse_model_args(words: list[str]) -> dict[str, Any]:
+def _model_args(words: list[str]) -> dict[str, Any]:
     """`key=value` words as arguments; values are parsed as YAML, so numbers and booleans keep their type."""
     from velodrome.clusters.yaml_files import parse_yaml
 
@@ -270,8 +278,6 @@ def job_from(
     base = read_yaml(file) if file is not None else {}
     if base.keys() & {"job", "vary"}:
         raise BadRequest(f"{str(file)!r} is a race: run it with `velodrome race {shlex.quote(str(file))}`")
-    if "model_args" in fields:
-        fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     job = make_job({**base, **fields})
     if file is not None:
         asked = job if on is None else job.model_copy(update={"on": None})

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.options import (
     RACE,
@@ -20,7 +21,6 @@ from velodrome.cli.options import (
     Tolerance,
     TrustCode,
     asking,
-    parse_model_args,
     relative,
     tell_code,
     where,
@@ -115,8 +115,6 @@ def race_command(
     from velodrome.races.request import read_request
 
     at_once, varied = parallel_of(parallel), parse_vary(vary or [])
-    if "model_args" in fields:
-        fields = {**fields, "model_args": parse_model_args(fields["model_args"])}
     asked = asking(lambda names: read_request(
         file, fields, varied, race_fields, name=name, runs=runs, trust_code=names, on=on, warm=warm, parallel=at_once,
         dry_run=dry_run, measure=measure, skip_unavailable=skip_unavailable, mirror=mirror,
@@ -173,9 +171,7 @@ def recommend_command(
 
     `velodrome recommend first --objective cost --price-per-hour 0.40 --target "accuracy>=0.97"`
     """
-    from velodrome.api.report import recommend
-
-    recommended = recommend(
+    recommended = velodrome.recommend(
         race, runs=runs, objective=objective, target=target, price_per_hour=price_per_hour, price_of=price_of,
         tolerance=tolerance, accuracy_margin=accuracy_margin, between=between,
     )
@@ -222,9 +218,7 @@ def report_command(
 
     `velodrome report first --format latex --out tables.tex --figures figures`
     """
-    from velodrome.api.report import report
-
-    written = report(
+    written = velodrome.report(
         race, runs=runs, out=out, format=form, figures=figures, objective=objective, target=target,
         tolerance=tolerance, accuracy_margin=accuracy_margin,
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import velodrome
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking, command_on, relative
+from velodrome.cli.options import Json, Mirror, Run, Runs, TrustCode, asking, command_on, relative
 from velodrome.cli.output import SafeConsole, complain, print_table, say, say_json, say_on_stderr
 from velodrome.errors import printable
 
@@ -44,9 +45,7 @@ def list_runs(
 
     `velodrome runs list --all --status failed`
     """
-    from velodrome.api import runs as api
-
-    rows = api.list(runs, within_races=every, status=status)
+    rows = velodrome.runs.list(runs, within_races=every, status=status)
     if json:
         say_json(rows)
         return
@@ -107,9 +106,7 @@ def show(
 
     `velodrome runs show first/torch-ddp-2w-128b-1`
     """
-    from velodrome.api import runs as api
-
-    stored = api.show(run, runs)
+    stored = velodrome.runs.show(run, runs)
     if json:
         say_json(stored)
     elif "rows" in stored:
@@ -155,9 +152,7 @@ def compare(
 
     `velodrome runs compare monday tuesday --json`
     """
-    from velodrome.api import runs as api
-
-    pair, skipped = api.compare_runs(first, second, runs)
+    pair, skipped = velodrome.runs.compare_runs(first, second, runs)
     for name, problem in skipped.items():
         complain(f"{name}: {problem}; it is left out")
     if json:
@@ -221,9 +216,7 @@ def check(
 
     `velodrome runs check my-run /tmp/unpacked/their-run`
     """
-    from velodrome.api import runs as api
-
-    checked = api.check(*(names or ()), runs=runs)
+    checked = velodrome.runs.check(*(names or ()), runs=runs)
     wrong = [run for run in checked["runs"] if run["problems"]]
     if json:
         say_json(checked)
@@ -240,11 +233,7 @@ def check(
 
 @runs_app.command("verify")
 def verify(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
-                       autocompletion=completion.stored),
-    ],
+    run: Run,
     runs: Runs = Path("runs"),
     mirror: Mirror = None,
     trust_code: TrustCode = None,
@@ -258,11 +247,10 @@ def verify(
 
     Example: `velodrome runs verify my-run --json`
     """
-    from velodrome.api import runs as api
     from velodrome.run.dry_run import RehearsalFailed
 
     try:
-        checked = asking(lambda names: api.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
+        checked = asking(lambda names: velodrome.runs.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
     except RehearsalFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
@@ -305,15 +293,14 @@ def remove(
 
     `velodrome runs rm old-race other-race/torch-ddp-2w-128b-1 --yes`
     """
-    from velodrome.api import runs as api
     from velodrome.errors import BadRequest
 
-    what = ", ".join(f"{entry.kind} {entry.path.relative_to(runs)}" for entry in api.removable(names, runs))
+    what = ", ".join(f"{entry.kind} {entry.path.relative_to(runs)}" for entry in velodrome.runs.removable(names, runs))
     if not yes:
         if not sys.stdin.isatty():
             raise BadRequest(f"this would remove {what}: give --yes, because this is no terminal to confirm on")
         typer.confirm(printable(f"Remove {what} permanently?"), abort=True)
-    removed = api.remove(*names, runs=runs)
+    removed = velodrome.runs.remove(*names, runs=runs)
     if json:
         say_json(removed)
     else:
@@ -348,9 +335,7 @@ def export(
 
     `velodrome runs export first --format csv`
     """
-    from velodrome.api import runs as api
-
-    written = api.export(name, runs=runs, out=out, format=form, checkpoints=checkpoints, force=force)
+    written = velodrome.runs.export(name, runs=runs, out=out, format=form, checkpoints=checkpoints, force=force)
     for run in written.get("skipped", ()):
         complain(f"{run}: it has no readable result and is left out")
     if json:

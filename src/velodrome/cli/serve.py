@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import velodrome
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Runs, TrustCode, asking, relative
+from velodrome.cli.options import Json, Mirror, Run, Runs, TrustCode, asking, relative
 from velodrome.cli.output import say, say_json, say_on_stderr
 from velodrome.errors import LONGEST_LINE, BadRequest, shown
 
@@ -128,11 +129,7 @@ def serve_command(
 
 
 def export_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
-                       autocompletion=completion.stored),
-    ],
+    run: Run,
     form: Annotated[str, typer.Option("--format", help="The format: onnx.")] = "onnx",
     runs: Runs = Path("runs"),
     mirror: Mirror = None,
@@ -147,10 +144,8 @@ def export_command(
 
     Example: `velodrome export my-run --format onnx`
     """
-    from velodrome.api.serving import export
-
     written = asking(
-        lambda names: export(run, runs, format=form, again=again, mirror=mirror, trust_code=names), trust_code
+        lambda names: velodrome.export(run, runs, format=form, again=again, mirror=mirror, trust_code=names), trust_code
     )
     if json:
         say_json(written)
@@ -160,11 +155,7 @@ def export_command(
 
 
 def predict_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
-                       autocompletion=completion.stored),
-    ],
+    run: Run,
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Pictures, .csv tables, .json examples, or texts.")
     ],
@@ -185,9 +176,9 @@ def predict_command(
 
     `velodrome predict diabetes patients.csv --json`
     """
-    from velodrome.api.serving import predict
-
-    predicted = asking(lambda names: predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code)
+    predicted = asking(
+        lambda names: velodrome.predict(run, files, runs, top=top, mirror=mirror, trust_code=names), trust_code
+    )
     if json:
         say_json(predicted)
         return

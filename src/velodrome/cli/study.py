@@ -11,14 +11,16 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+import velodrome
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
-from velodrome.studies.plan import StudyPlan, size_of
+from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
-from velodrome.studies.wording import counted, differences, origin_lines, plan_lines
+from velodrome.studies.settings import size_of
+from velodrome.studies.wording import counted, differences, figure_lines, origin_lines, plan_lines
 
 if TYPE_CHECKING:
     from velodrome.studies.results import FinishedStudy
@@ -72,9 +74,7 @@ def list_studies(json: Json = False) -> None:
 
     Example: `velodrome study list`
     """
-    from velodrome.api import study
-
-    rows = study.list()
+    rows = velodrome.study.list()
     if json:
         say_json(rows)
         return
@@ -95,19 +95,17 @@ def show(
 
     `velodrome study show jaeger-2018 --scale small --json`
     """
-    from velodrome.api import study as api
-
     if json:
-        say_json(api.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
+        say_json(velodrome.study.show(name, scale, mirror=mirror, trust_code=trust_code or ()))
         return
-    plan, rows = api.planned_rows(name, scale, mirror, trust_code or ())
+    plan, rows = velodrome.study.planned_rows(name, scale, mirror, trust_code or ())
     study = plan.study
     console = SafeConsole()
     console.print(f"[bold]{study.name}[/bold]: {study.title}", soft_wrap=True)
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
     print_table(console, comparison(plan, rows, ours=False))
-    for line in origin_lines(plan):
+    for line in (*figure_lines(rows), *origin_lines(plan)):
         console.print(line, soft_wrap=True, markup=False)
     for note in study.notes:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)

@@ -41,6 +41,12 @@ from velodrome.run.attempt import JobFailed
 from velodrome.run.store import Store
 from velodrome.tasks.registry import task_of_result
 
+Unfinished = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
+                   autocompletion=completion.unfinished),
+]
+
 
 @with_job_options
 def train_command(
@@ -74,11 +80,7 @@ def train_command(
 
 
 def resume_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
-                       autocompletion=completion.unfinished),
-    ],
+    run: Unfinished,
     runs: Runs = Path("runs"),
     on: On = None,
     place: Place = None,
@@ -106,11 +108,7 @@ def resume_command(
 
 
 def attach_command(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of the run, as `velodrome runs list` shows it.",
-                       autocompletion=completion.unfinished),
-    ],
+    run: Unfinished,
     runs: Runs = Path("runs"),
     trust_code: TrustCode = None,
     json: Json = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -24,7 +24,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from velodrome.catalog.exchange import Consistency
 from velodrome.catalog.models import MODEL_NAMES
-from velodrome.catalog.options import Positive, placed
+from velodrome.catalog.options import Positive, parses, placed
 from velodrome.catalog.registry import DEFAULT_ENGINE, consistencies, frameworks, options
 from velodrome.errors import BadRequest, which_name
 from velodrome.job.optimization import Optimization
@@ -120,7 +120,7 @@ class Job(Optimization):
         "fail", description="whether unusable examples of your own data are left out with a warning (skip) or fail the "
         "job (fail)"
     )
-    target: str | None = Field(
+    target: Annotated[str, parses(Target.parse)] | None = Field(
         None, description='stop after the epoch that reaches this on validation, as "accuracy>=0.97"'
     )
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
@@ -196,13 +196,6 @@ class Job(Optimization):
         if name is not None and name not in frameworks():
             raise ValueError(f"must be {_either(frameworks())}")
         return name
-
-    @field_validator("target")
-    @classmethod
-    def _target_parses(cls, text: str | None) -> str | None:
-        if text is not None:
-            Target.parse(text)
-        return text
 
     @field_validator("faults")
     @classmethod

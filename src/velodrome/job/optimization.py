@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from velodrome.catalog.options import Positive
+from velodrome.catalog.options import Positive, parses
 
 #: The optimizers by name; others are the user's, as `module:function`.
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
@@ -94,10 +94,10 @@ class Optimization(BaseModel):
     schedule_by: Literal["step", "epoch"] = Field(
         "step", description="whether the schedule changes the learning rate at every step or only between epochs"
     )
-    warmup: Text | None = Field(
+    warmup: Annotated[Text, parses(Span.parse)] | None = Field(
         None, description="raise the learning rate evenly to its full value over so many steps, or epochs as 2epochs"
     )
-    milestones: Text | None = Field(
+    milestones: Annotated[Text, parses(parse_milestones)] | None = Field(
         None, description="for --schedule step: after how many steps or epochs the learning rate is multiplied, as "
         "30epochs,60epochs (in --vary with + instead of the comma)"
     )
@@ -135,20 +135,6 @@ class Optimization(BaseModel):
         if name not in OPTIMIZERS and ":" not in name:
             raise ValueError(f"must be one of {', '.join(map(repr, OPTIMIZERS))}, or your own as module:function")
         return name
-
-    @field_validator("warmup")
-    @classmethod
-    def _warmup_parses(cls, text: str | None) -> str | None:
-        if text is not None:
-            Span.parse(text)
-        return text
-
-    @field_validator("milestones")
-    @classmethod
-    def _milestones_parse(cls, text: str | None) -> str | None:
-        if text is not None:
-            parse_milestones(text)
-        return text
 
     @field_validator("weights")
     @classmethod

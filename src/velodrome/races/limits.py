@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
-from velodrome.events.models import EpochEvent, Event
 from velodrome.job.job import Job
 from velodrome.job.race import Entry, Race
 from velodrome.job.result import BEATEN, Result
@@ -20,7 +20,8 @@ from velodrome.judge.phrases import as_option, in_full, in_list
 from velodrome.judge.phrases import in_words as duration
 from velodrome.races.folder import RaceFolder
 from velodrome.run.listing import ASIDE
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.tasks.registry import task_of
 
 #: A race that takes longer is worth a word on how to ask for less.
@@ -80,9 +81,9 @@ class Budget:
 
     def fits(self, entry: Entry, results: Mapping[str, Result]) -> bool:
         """Whether a job is expected to end in time; if not, that is remembered."""
-        found = self.expected(entry, results) <= self.left
-        self.exceeded = self.exceeded or not found
-        return found
+        fits = self.expected(entry, results) <= self.left
+        self.exceeded = self.exceeded or not fits
+        return fits
 
     def may_repeat(self, entry: Entry, results: Mapping[str, Result], ahead: Iterable[Entry]) -> bool:
         """Whether a disturbed run may be repeated: what is ahead must still fit, and repeats are a fifth at most."""
@@ -172,27 +173,21 @@ def elapsed(result: Result) -> float:
     return max(0.0, result.ended - result.started)
 
 
+@dataclass(frozen=True)
 class EarlyEnd:
     """Ends a run after an epoch beyond the limit, but not before `grace` epochs.
 
     The last epoch ends by itself, with everything that a whole run measures.
     """
 
-    def __init__(self, job: Job, limit: Limit, grace: int) -> None:
-        self._job, self._limit, self._grace = job, limit, grace
-        self._trained = 0.0
-        self._failure: Failure | None = None
+    job: Job
+    limit: Limit
+    grace: int
 
-    def take(self, event: Event) -> None:
-        """Note what the run reports."""
-        if not isinstance(event, EpochEvent) or self._failure is not None:
-            return
-        self._trained += event.seconds
-        limit = self._limit
-        reached = limit.target.reached(task_of(self._job).measured(event.validation.as_json()))
-        if self._trained > limit.seconds and self._grace <= event.epoch < self._job.epochs and not reached:
-            self._failure = Failure(limit.reason(self._trained), cause=BEATEN)
-
-    def stop(self) -> Failure | None:
+    def stop(self, state: RunState) -> Failure | None:
         """Why the run is to be ended now, if it is."""
-        return self._failure
+        last, limit = state.last_epoch, self.limit
+        if last is None or last.seconds <= limit.seconds or not self.grace <= last.event.epoch < self.job.epochs:
+            return None
+        reached = limit.target.reached(task_of(self.job).measured(last.event.validation.as_json()))
+        return None if reached else Failure(limit.reason(last.seconds), cause=BEATEN)

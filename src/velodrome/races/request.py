@@ -22,6 +22,7 @@ from velodrome.job.result import Result
 from velodrome.job.values import in_words
 from velodrome.judge.criteria import OBJECTIVES
 from velodrome.run.attempt import JobFailed
+from velodrome.run.state import RunState
 from velodrome.run.trust import Code, admit_file, admit_race
 
 if TYPE_CHECKING:
@@ -175,8 +176,8 @@ class RaceObserver:
     def begin(self, entry: Entry) -> None:
         """A job starts."""
 
-    def event(self, entry: Entry, event: Event) -> None:
-        """An event of the running job."""
+    def event(self, entry: Entry, state: RunState, event: Event) -> None:
+        """An event of the running job, and the state that its events add up to."""
 
     def end(self, entry: Entry, result: Result, error: JobFailed | None) -> None:
         """A job ended: with its result, and the error if it failed."""

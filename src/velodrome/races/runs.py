@@ -24,7 +24,8 @@ from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed, record_failure
 from velodrome.run.execute import execute
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 
 #: Repeats in a row that other programs disturbed again, after which no more runs are repeated.
 _VAIN_REPEATS = 2
@@ -119,16 +120,14 @@ class RaceRuns:
             observer.begin(entry)
         early, lanes = self._early_end(entry), self._lanes if lane is not None else None
 
-        def listen(event: Event) -> None:
+        def listen(state: RunState, event: Event) -> None:
             with self._telling:
                 if isinstance(event, DataEvent):
                     self._notice_change(entry, event)
-                if early is not None:
-                    early.take(event)
-                observer.event(entry, event)
+                observer.event(entry, state, event)
 
-        def stop() -> Failure | None:
-            return (lanes.stop() if lanes is not None else None) or (early.stop() if early is not None else None)
+        def stop(state: RunState) -> Failure | None:
+            return (lanes.stop() if lanes is not None else None) or (early.stop(state) if early is not None else None)
 
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, stop=stop,

@@ -1,23 +1,19 @@
-"""The processes of one run over time, from its events: spans of phases and samples of resources."""
+"""The processes of one run over time: spans of phases and samples of resources, in seconds since the run began."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from velodrome.events.models import EventBase, FaultEvent, HelloEvent, PhaseEvent, ResourcesEvent
+from velodrome.events.fields import RESOURCES, Resource
+from velodrome.events.models import Event
 from velodrome.job.result import Result
+from velodrome.run.processes import ProcessState
+from velodrome.run.samples import Sample, Span
+from velodrome.run.state import RunState
 
 Process = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Span:
-    """A phase of a process, in seconds since the run began."""
-
-    phase: str
-    start: float
-    end: float
 
 
 @dataclass(frozen=True)
@@ -29,18 +25,28 @@ class FaultSpan:
     end: float | None = None
 
 
+NETWORK = Resource("network_rate", "network", "MiB/s", ",.2f", 2.0**20)
+LOOPBACK = Resource("loopback_rate", "loopback", "MiB/s", ",.2f", 2.0**20)
+#: What a host received, within itself included.
+INBOUND = Resource("inbound_rate", "received", "MiB/s", ",.2f", 2.0**20)
+#: What is drawn and tabulated over time: the resources of processes, then the rates of their hosts.
+CURVES = (*RESOURCES, NETWORK, LOOPBACK)
+
+
 @dataclass
 class Samples:
     """The heartbeats of a process; network rates are those of its host."""
 
     host: str = ""
     seconds: list[float] = field(default_factory=list)
-    cpu_percent: list[float] = field(default_factory=list)
-    memory_bytes: list[float] = field(default_factory=list)
-    network_rate: list[float] = field(default_factory=list)
-    #: What the host received, within itself included.
-    inbound_rate: list[float] = field(default_factory=list)
-    loopback_rate: list[float] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in (*CURVES, INBOUND)})
+
+    def add(self, sample: Sample, began: float) -> None:
+        self.seconds.append(sample.moment - began)
+        rates = {NETWORK.name: sample.network_rate, LOOPBACK.name: sample.loopback_rate,
+                 INBOUND.name: sample.inbound_rate}
+        for name, values in self.values.items():
+            values.append(rates[name] if name in rates else sample.used.get(name, math.nan))
 
 
 @dataclass(frozen=True)
@@ -61,57 +67,39 @@ def hosts_of(result: Result) -> dict[Process, str]:
     return {(node.role, node.rank): node.host for node in result.nodes}
 
 
-def run_series(began: float, hosts: Mapping[Process, str], events: Iterable[EventBase]) -> RunSeries:
+def run_series(began: float, hosts: Mapping[Process, str], events: Iterable[Event]) -> RunSeries:
     """Return the spans and samples of a run by the controller's clock, for each process of `hosts`."""
-    spans: dict[Process, list[Span]] = {process: [] for process in hosts}
-    samples = {process: Samples(host) for process, host in hosts.items()}
-    opened: dict[tuple[Process, str], float] = {}
-    #: How far the controller's clock is ahead of the one of a process's host.
-    offsets: dict[Process, float] = {}
-    latest = 0.0
-    faults: dict[str, FaultSpan] = {}
+    state = RunState()
     for event in events:
-        if isinstance(event, FaultEvent):
-            _add_fault(faults, event, event.controller_time - began)
-        if event.role is None or event.rank is None or (process := (event.role, event.rank)) not in spans:
-            continue
-        if isinstance(event, HelloEvent) or process not in offsets:
-            offsets[process] = event.controller_time - event.time
-        seconds = event.time + offsets[process] - began
-        if seconds < 0:
-            continue
-        latest = max(latest, seconds)
-        if isinstance(event, ResourcesEvent):
-            _add_sample(samples[process], event, seconds)
-        elif isinstance(event, PhaseEvent):
-            if event.state == "begin":
-                opened[process, event.phase] = seconds
-            elif (start := opened.pop((process, event.phase), None)) is not None:
-                spans[process].append(Span(event.phase, start, seconds))
-    for (process, phase), start in opened.items():
-        spans[process].append(Span(phase, start, latest))
-    return RunSeries(
-        {process: sorted(found, key=lambda span: span.start) for process, found in spans.items()}, samples,
-        tuple(faults.values()),
+        state.add(event)
+    return series_of(began, hosts, state)
+
+
+def series_of(began: float, hosts: Mapping[Process, str], state: RunState) -> RunSeries:
+    """The same of events that were read already."""
+    known = {key: process for key in hosts if (process := state.processes.get(key)) is not None}
+    latest = max((process.latest for process in known.values()), default=began)
+    spans: dict[Process, list[Span]] = {key: [] for key in hosts}
+    samples = {key: Samples(host) for key, host in hosts.items()}
+    for key, process in known.items():
+        spans[key] = _spans(process, began, latest)
+        for sample in process.samples.rows:
+            if sample.moment >= began:
+                samples[key].add(sample, began)
+    faults = [
+        FaultSpan(fault.event.fault, fault.start - began, None if fault.end is None else fault.end - began)
+        for fault in state.faults.values() if fault.start >= began
+    ]
+    return RunSeries(spans, samples, faults)
+
+
+def _spans(process: ProcessState, began: float, latest: float) -> list[Span]:
+    """The phases of a process; one that never ended lasts until the last event."""
+    spans = [*process.spans.rows, *(Span(phase, start, latest) for phase, start in process.open_phases.items())]
+    return sorted(
+        (Span(span.phase, span.start - began, span.end - began) for span in spans if span.start >= began),
+        key=lambda span: span.start,
     )
-
-
-def _add_fault(faults: dict[str, FaultSpan], event: FaultEvent, seconds: float) -> None:
-    if event.state == "end" and event.fault in faults:
-        faults[event.fault] = replace(faults[event.fault], end=seconds)
-    elif event.state == "begin" and seconds >= 0:
-        faults[event.fault] = FaultSpan(event.fault, seconds)
-
-
-def _add_sample(samples: Samples, event: ResourcesEvent, seconds: float) -> None:
-    # The last heartbeat of a process may follow the one before at once: such a short time gives no rate.
-    gap = max(0.2, seconds - samples.seconds[-1]) if samples.seconds else 1.0
-    samples.seconds.append(seconds)
-    samples.cpu_percent.append(event.cpu_percent)
-    samples.memory_bytes.append(event.memory_bytes)
-    samples.network_rate.append((event.network.inbound + event.network.out) / gap)
-    samples.loopback_rate.append(event.network.loopback / gap)
-    samples.inbound_rate.append((event.network.inbound + event.network.loopback) / gap)
 
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
@@ -138,7 +126,7 @@ class Extent:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Extent | None:
-        found = list(values)
+        found = [value for value in values if not math.isnan(value)]
         return cls(sum(found) / len(found), min(found), max(found)) if found else None
 
 
@@ -156,10 +144,10 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
+        for name, values in samples.values.items():
             if name.endswith("rate") and not first_of_host:
                 continue
-            for second, value in zip(samples.seconds, getattr(samples, name), strict=True):
+            for second, value in zip(samples.seconds, values, strict=True):
                 seen.setdefault(name, {}).setdefault(round(second), {})[name_of(process)] = value
     found = {}
     for name, seconds in seen.items():

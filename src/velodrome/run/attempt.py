@@ -17,8 +17,10 @@ from velodrome.errors import BadRequest, FolderGone, RunFailed, VelodromeError, 
 from velodrome.events.lines import make_event
 from velodrome.events.models import Event
 from velodrome.job.job import Job
-from velodrome.job.result import BEATEN, Result, Status
-from velodrome.run.outcome import Failure, make_result
+from velodrome.job.result import BEATEN, Ended, Result
+from velodrome.run.outcome import make_result
+from velodrome.run.processes import Failure
+from velodrome.run.state import WATCHED_ROWS, RunState
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import EventKey, Listener, Stop, Supervisor, never
 from velodrome.run.tensorboard import Scalars, write_session
@@ -57,7 +59,10 @@ class Attempt:
     ) -> None:
         self._run, self._admitted, self._listener, self._on_start = run, admitted, listener, on_start
         self._resume, self._attached, self._stop = resume, attached, stop
-        self._started = run.now() if attached is None else attached.started
+        started = run.now() if attached is None else attached.started
+        self._state = RunState(started, WATCHED_ROWS, admitted.job.script is not None)
+        for event in run.events() if resume else ():
+            self._state.add(event)
         self._scalars = Scalars(run.path / "tensorboard", task_of(admitted.job), began=run.now())
         self._plan = Plan(run.name, admitted.job, ())
 
@@ -103,9 +108,9 @@ class Attempt:
         attached, launcher = self._attached, self._admitted.launcher
         for attempt in range(PORT_TRIES):
             if failure is not None:
-                self._take(_retry(self._run, failure))
+                self._warn(failure)
             if attached is None:
-                self._plan = make_plan_of(self._run, self._admitted.job, launcher, self._take)
+                self._plan = self._make_plan()
                 files.write_text(self._run.path / "plan.json", json.dumps(self._plan.as_json(), indent=2) + "\n")
             else:
                 self._plan = attached.plan
@@ -113,18 +118,40 @@ class Attempt:
                 self._on_start(self._plan, self._run)
             known = () if attached is None else attached.known
             supervisor = Supervisor(
-                self._run, self._plan, launcher, self._take, resume=self._resume, known=known, stop=self._stop
+                self._run, self._plan, launcher, self._take, self._state, resume=self._resume,
+                attached=attached is not None, known=known, stop=self._stop,
             )
             failure = supervisor.watch()
             if failure is None or failure.cause != "port" or attached is not None:
                 break
         return failure
 
-    def _take(self, event: Event) -> None:
-        self._scalars.take(event)
-        self._listener(event)
+    def _make_plan(self) -> Plan:
+        """The plan of the run on the hosts that its launcher allocates."""
+        job = self._admitted.job
+        allocation = self._admitted.launcher.allocate(
+            job, self._run.path, lambda text: self._record(make_event("wait", message=text))
+        )
+        return make_plan(
+            self._run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
+            addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,
+        )
 
-    def _finish(self, status: Status, failure: Failure | None) -> Result:
+    def _warn(self, failure: Failure) -> None:
+        message = f"{failure.message}; trying again with other ports"
+        self._record(make_event("warning", role=failure.role, rank=failure.rank, message=message))
+
+    def _record(self, event: Event) -> None:
+        """Record an event of the controller itself."""
+        self._run.add_event(event)
+        self._state.add(event)
+        self._take(self._state, event)
+
+    def _take(self, state: RunState, event: Event) -> None:
+        self._scalars.take(event)
+        self._listener(state, event)
+
+    def _finish(self, status: Ended, failure: Failure | None) -> Result:
         """Write the result."""
         run = self._run
         with deferred():
@@ -132,8 +159,8 @@ class Attempt:
             if not run.is_in_place:
                 raise FolderGone(f"run {run.name!r}", run.path)
             result = make_result(
-                self._plan, str(run.path.resolve()), status, run.events(), started=self._started, ended=run.now(),
-                failure=failure, launcher=self._admitted.launcher.name,
+                self._plan, self._state, str(run.path.resolve()), status, ended=run.now(), failure=failure,
+                launcher=self._admitted.launcher.name,
             )
             with suppress(OSError):  # a full disk is reported elsewhere
                 write_session(run.path / "tensorboard", self._plan.job, result)
@@ -141,21 +168,7 @@ class Attempt:
             return result
 
 
-def make_plan_of(run: OpenRun, job: Job, launcher: Launcher, listener: Listener) -> Plan:
-    """The plan of a run on the hosts that its launcher allocates."""
-    def notice(text: str) -> None:
-        event = make_event("wait", message=text)
-        run.add_event(event)
-        listener(event)
-
-    allocation = launcher.allocate(job, run.path, notice)
-    return make_plan(
-        run.name, job, allocation.hosts, allocation.port, placement=allocation.placement,
-        addresses=allocation.addresses, capacity=allocation.capacity, facts=allocation.facts,
-    )
-
-
-def _status(failure: Failure | None) -> Status:
+def _status(failure: Failure | None) -> Ended:
     if failure is None:
         return "finished"
     return "interrupted" if failure.cause in (BEATEN, "interrupt") else "failed"
@@ -164,13 +177,6 @@ def _status(failure: Failure | None) -> Status:
 def _interruption(error: BaseException) -> str:
     number = error.code - 128 if isinstance(error, SystemExit) and isinstance(error.code, int) else 0
     return f"ended by {signal.Signals(number).name}" if number in set(signal.Signals) else "interrupted by Ctrl-C"
-
-
-def _retry(run: OpenRun, failure: Failure) -> Event:
-    message = f"{failure.message}; trying again with other ports"
-    event = make_event("warning", role=failure.role, rank=failure.rank, message=message)
-    run.add_event(event)
-    return event
 
 
 def record_failure(
@@ -185,11 +191,11 @@ def record_failure(
     if (recorded := folder.result()) is not None:
         return JobFailed(failure, recorded)
     run = store.reopen(name) if folder.path.exists() else store.create(name, job)
-    ended = run.now()
+    ended, plan = run.now(), Plan(name, job, ())
     try:
         result = make_result(
-            Plan(name, job, ()), str(run.path.resolve()), "failed", run.events(), started=ended - seconds,
-            ended=ended, failure=failure, launcher=launcher.name,
+            plan, RunState.of(plan, ended - seconds, run.events()), str(run.path.resolve()), "failed", ended=ended,
+            failure=failure, launcher=launcher.name,
         )
         run.finish(result)
     finally:

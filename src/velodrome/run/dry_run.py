@@ -28,7 +28,8 @@ from velodrome.events.models import (
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
 from velodrome.judge.estimate import Timing
-from velodrome.run.outcome import Failure
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import CHECK, INSTEAD
@@ -51,7 +52,7 @@ def rehearse(job: Job, instead: str, launcher: Launcher, progress: Progress | No
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
     with _planned(job, launcher) as (run, plan):
         processes = tuple(replace(one, environment={**one.environment, INSTEAD: instead}) for one in plan.processes)
-        failure = Supervisor(run, replace(plan, processes=processes), launcher, lambda event: None).watch()
+        failure = Supervisor(run, replace(plan, processes=processes), launcher).watch()
         if failure is not None:
             raise RehearsalFailed(failure)
         return list(run.events())
@@ -114,7 +115,7 @@ class _Clock:
     _epoch: int = 0
     _before: tuple[int, float] = (0, 0.0)
 
-    def listen(self, event: Event) -> None:
+    def listen(self, state: RunState, event: Event) -> None:
         if isinstance(event, PhaseEvent) and event.phase == "train" and self.startup is None:
             self.startup = max(0.0, event.time - self.began)
         elif isinstance(event, EpochEvent):
@@ -122,7 +123,7 @@ class _Clock:
         elif isinstance(event, ProgressEvent) and event.rank == 0:
             self._count(event)
 
-    def stop(self) -> Failure | None:
+    def stop(self, state: RunState) -> Failure | None:
         if self.trained >= self.seconds or time.monotonic() > self.deadline:
             return Failure("it has trained for long enough", cause=ENOUGH)
         return None

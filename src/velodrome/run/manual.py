@@ -27,8 +27,10 @@ from velodrome.errors import BadRequest, printable
 from velodrome.events.lines import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
-from velodrome.job.result import Status
-from velodrome.run.outcome import Failure, make_result
+from velodrome.job.result import Ended
+from velodrome.run.outcome import make_result
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
 
@@ -120,7 +122,7 @@ def take(part: Part, line: str) -> None:
         _say(f"{part.process.name}: {words}")
 
 
-def finish(part: Part, status: Status, end: Exit) -> None:
+def finish(part: Part, status: Ended, end: Exit) -> None:
     """With the chief: compile the result from the events that are on this host."""
     events = [event for path in event_files(part.folder) for event in read_events(path)]
     events.sort(key=lambda event: event.time)
@@ -134,8 +136,8 @@ def finish(part: Part, status: Status, end: Exit) -> None:
         failure = Failure(f"{me.name} on {me.host}{what}", me.role, me.rank, me.host,
                           cause=error.cause if error else "exit")
     result = make_result(
-        part.plan, str(part.folder.resolve()), status, events, started=started, ended=part.now(), failure=failure,
-        launcher="manual",
+        part.plan, RunState.of(part.plan, started, events), str(part.folder.resolve()), status, ended=part.now(),
+        failure=failure, launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
     files.write_text(part.folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
@@ -154,7 +156,7 @@ def main(words: list[str] | None = None) -> int:
         _say(f"velodrome: {error}")
         return error.exit_code
     end, interrupted = run_in_foreground(engine_of(part.plan.job).key, words, lambda line: take(part, line))
-    status: Status = "finished" if end.is_success else "interrupted" if interrupted else "failed"
+    status: Ended = "finished" if end.is_success else "interrupted" if interrupted else "failed"
     if part.process is part.plan.chief:
         finish(part, status, end)
     return 130 if status == "interrupted" else end.code if end.code is not None else 1

@@ -6,9 +6,8 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,18 @@ from typing import Any
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.plan import Plan
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.models import EventBase, ResultEvent
+from velodrome.events.models import EpochEvent, ResultEvent
 from velodrome.events.result import DataRecord, Throughput
 from velodrome.figures import less_is_better, named
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.job.job import Job
-from velodrome.job.result import Result
+from velodrome.job.result import Ended, Result
 from velodrome.job.script import fields_in
 from velodrome.judge.caveats import PRINTED, untested
 from velodrome.machine import describe_machine
-from velodrome.run.state import RunState, throughput
+from velodrome.run.processes import Failure
+from velodrome.run.samples import throughput
+from velodrome.run.state import RunState
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of
 
@@ -34,22 +35,6 @@ _REQUESTED = (
     "dataset", "model", "engine", "strategy", "workers", "servers", "batch_size", "batch_scope", "optimizer", "seed",
     "target",
 )
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Which process ended the run, and why, as one sentence."""
-
-    message: str
-    role: str | None = None
-    rank: int | None = None
-    host: str | None = None
-    cause: str = "engine"
-    traceback: str | None = None
-    stack: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if value is not None}
 
 
 def versions(plan: Plan) -> dict[str, str]:
@@ -74,41 +59,41 @@ def _test(task: Task, final: ResultEvent | None) -> dict[str, Any] | None:
     return summary | {name: value for name, value in answers.items() if value is not None}
 
 
+def _history_row(event: EpochEvent, task: Task) -> dict[str, Any]:
+    return {
+        "epoch": event.epoch,
+        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
+        **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
+        "seconds": event.seconds,
+        "evaluate_seconds": event.evaluate_seconds,
+    }
+
+
 def make_result(
-    plan: Plan,
-    path: str,
-    status: str,
-    events: Iterable[EventBase],
-    *,
-    started: float,
-    ended: float,
-    failure: Failure | None = None,
+    plan: Plan, state: RunState, path: str, status: Ended, *, ended: float, failure: Failure | None = None,
     launcher: str = "local",
 ) -> Result:
-    """Compute the result of a run from its events; `path` is its folder."""
+    """Compute the result of a run from the state that its events add up to; `path` is its folder."""
     job, task = plan.job, task_of(plan.job)
-    state = RunState.of(plan, started)
-    for event in events:
-        state.add(event)
     rate = throughput(state.pace, task.examples_per_step(job))
     fields = {
         **_as_requested(plan),
         "path": path,
         "status": status,
         "launcher": launcher,
-        "epochs": len(state.history),
+        "epochs": len(state.epochs),
         "reached_target": state.final and state.final.reached_target,
         "steps": state.final and state.final.steps,
         "parameters": state.final and state.final.parameters,
         "test": _test(task, state.final),
-        "history": state.history,
+        "history": [_history_row(epoch.event, task) for epoch in state.epochs.values()],
         "seconds": state.seconds(ended),
         "throughput": rate,
-        "nodes": [node.node() for node in state.nodes.values()],
+        "nodes": [process.node() for process in state.processes_of(plan)],
         "hosts": [host.host(state.hosts.values()) for host in state.hosts.values()],
         "versions": {**versions(plan), **state.versions},
         "machine": describe_machine(),
-        "started": started,
+        "started": state.started,
         "ended": ended,
         **{name: value for name, value in _where_known(plan, state, failure).items() if value is not None},
     }
@@ -146,8 +131,8 @@ def _where_known(plan: Plan, state: RunState, failure: Failure | None) -> dict[s
         "confusion": confusion,
         "class_names": None if final is None or confusion is None else final.class_names,
         "staleness": state.staleness,
-        "faults": [*state.faults.values()] or None,
-        "warnings": [*state.warnings] or None,
+        "faults": state.fault_records() or None,
+        "warnings": state.warnings() or None,
         "error": failure and failure.as_json(),
     }
 

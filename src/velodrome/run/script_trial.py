@@ -19,11 +19,13 @@ from velodrome import files
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import make_plan
 from velodrome.clusters.preflight import admit
-from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent, WarningEvent
+from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
 from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
 from velodrome.run.dry_run import ENOUGH, RehearsalFailed
-from velodrome.run.outcome import Failure, pattern_for
+from velodrome.run.outcome import pattern_for
+from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.run.store import Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import SCRATCH
@@ -42,49 +44,44 @@ _MOST_WRITTEN = 10
 
 
 @dataclass
-class _Seen:
-    """What the ranks of a script reported so far."""
+class _Trial:
+    """How a trial goes: what its ranks report, and when it ends."""
 
-    started: float
+    state: RunState
+    started: float = field(default_factory=time.monotonic)
     training: float | None = None
     ended: str = BY_ITSELF
-    steps: int = 0
-    epochs: int = 0
-    epoch_seconds: float = 0.0
-    progress: dict[int, ProgressEvent] = field(default_factory=dict)
     figures: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    warnings: dict[str, None] = field(default_factory=dict)
 
-    def take(self, event: Event) -> None:
+    def listen(self, state: RunState, event: Event) -> None:
         match event:
             case PhaseEvent(phase="train", rank=0) if self.training is None:
                 self.training = time.monotonic()
-            case ProgressEvent(rank=int(rank)):
-                self.progress[rank] = event
-                if rank == 0 and event.metrics:
-                    self.figures.setdefault("train", {}).update(event.metrics)
+            case ProgressEvent(rank=0) if event.metrics:
+                self._add("train", event.metrics)
             case EpochEvent():
-                self.epochs, self.steps = event.epoch, event.steps
-                self.epoch_seconds += event.seconds + event.evaluate_seconds
-                for part, counts in (("train", event.train), ("validation", event.validation)):
-                    if counts.reported:
-                        self.figures.setdefault(part, {}).update(counts.reported)
-            case ResultEvent() if event.test.reported and event.test_seconds:
-                self.figures.setdefault("test", {}).update(event.test.reported)
-            case WarningEvent():
-                self.warnings[event.message] = None
+                self._add("train", event.train.reported)
+                self._add("validation", event.validation.reported)
+            case ResultEvent() if event.test_seconds:
+                self._add("test", event.test.reported)
+
+    def _add(self, part: str, figures: Mapping[str, float | None] | None) -> None:
+        if figures:
+            self.figures.setdefault(part, {}).update(figures)
 
     @property
-    def steps_so_far(self) -> int:
-        last = self.progress.get(0)
-        return max(self.steps, self.steps + last.step if last is not None and last.epoch > self.epochs else 0)
+    def steps(self) -> int:
+        """Steps so far."""
+        state, last = self.state, self.state.last_epoch
+        if last is None:
+            return state.step
+        return last.event.steps + (state.step if state.epoch > last.event.epoch else 0)
 
-
-    def stop(self) -> Failure | None:
+    def stop(self, state: RunState) -> Failure | None:
         """End the trial when it has lasted long enough."""
         now = time.monotonic()
-        if self.steps_so_far >= MOST_STEPS:
-            self.ended = f"after {self.steps_so_far} steps"
+        if self.steps >= MOST_STEPS:
+            self.ended = f"after {self.steps} steps"
         elif self.training is not None and now - self.training > TRAINING_SECONDS:
             self.ended = f"after {TRAINING_SECONDS:g} s of training"
         elif now - self.started > MOST_SECONDS:
@@ -109,7 +106,7 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             copied = folder / "script" / script.name
         before = dict(_files(scratch))
         run = Store(folder / "runs").create("trial", job)
-        seen = _Seen(time.monotonic())
+        trial = _Trial(RunState(script=True))
         try:
             allocation = launcher.allocate(job)
             tried = job.model_copy(update={"script": str(copied)})
@@ -117,14 +114,15 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             processes = tuple(replace(one, environment={**one.environment, SCRATCH: str(scratch)})
                               for one in plan.processes)
             plan = replace(plan, processes=processes)
-            failure = Supervisor(run, plan, launcher, seen.take, stop=seen.stop).watch()
+            failure = Supervisor(run, plan, launcher, trial.listen, trial.state, stop=trial.stop).watch()
             if failure is not None and failure.cause != ENOUGH:
                 raise RehearsalFailed(_at_home(failure, {scratch: here, folder / "script": script.parent}))
             written = [path for path, changed in _files(scratch) if before.get(path) != changed]
-            found = _summary(seen, _lengths(job)) | {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
-            if not found["figures"].keys() & {"validation", "test"}:
-                found["read"] = pattern_for(run.path / "logs" / f"{plan.chief.file_name}.log") or None
-            return found
+            summary = _summary(trial, _lengths(job))
+            summary |= {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
+            if not summary["figures"].keys() & {"validation", "test"}:
+                summary["read"] = pattern_for(run.path / "logs" / f"{plan.chief.file_name}.log") or None
+            return summary
         finally:
             run.close()
 
@@ -145,27 +143,31 @@ def _lengths(job: Job) -> dict[str, int]:
     return lengths(shlex.join(words_of(job)), source)
 
 
-def _summary(seen: _Seen, asked: Mapping[str, int]) -> dict[str, Any]:
+def _summary(trial: _Trial, asked: Mapping[str, int]) -> dict[str, Any]:
     """What a trial measured, and how long the whole training would take where the script reports how much there is, or
     its arguments say so."""
-    seconds = time.monotonic() - seen.started
-    startup = None if seen.training is None else seen.training - seen.started
-    last = seen.progress.get(0)
+    state = trial.state
+    seconds = time.monotonic() - trial.started
+    startup = None if trial.training is None else trial.training - trial.started
+    last = state.progress
     pace = last.step / last.seconds if last is not None and last.seconds and last.step else None
-    rates = [one.examples / one.seconds for one in seen.progress.values() if one.seconds]
+    reports = [process.progress for process in state.processes.values() if process.progress is not None]
+    rates = [progress.examples / progress.seconds for progress in reports if progress.seconds]
+    trained = state.last_epoch.event.epoch if state.last_epoch else 0
     whole = None
     reported = last is not None and (last.total_steps or last.total_epochs)
     steps = (last.total_steps if last is not None and reported else asked.get("steps")) or 0
     epochs = (last.total_epochs if last is not None and reported else asked.get("epochs")) or 0
     if steps and pace:
         whole = steps / pace
-    elif epochs and seen.epochs:
-        whole = epochs * seen.epoch_seconds / seen.epochs
+    elif epochs and trained:
+        spent = sum(epoch.event.seconds + epoch.event.evaluate_seconds for epoch in state.epochs.values())
+        whole = epochs * spent / trained
     return {
-        "ended": seen.ended, "seconds": seconds, "startup_seconds": startup, "steps": seen.steps_so_far,
-        "epochs": seen.epochs, "steps_per_second": pace, "examples_per_second": sum(rates) or None,
-        "figures": seen.figures, "expected_seconds": None if whole is None else whole + (startup or 0.0),
-        "warnings": [*seen.warnings],
+        "ended": trial.ended, "seconds": seconds, "startup_seconds": startup, "steps": trial.steps,
+        "epochs": trained, "steps_per_second": pace, "examples_per_second": sum(rates) or None,
+        "figures": trial.figures, "expected_seconds": None if whole is None else whole + (startup or 0.0),
+        "warnings": state.warnings(),
     }
 
 

@@ -1,281 +1,254 @@
-"""The state of a run: what its events add up to, read one by one: samples per process, epochs, hosts, times, pace."""
+"""The state of a run: the only place where its events are added up, one by one, while it runs and when it is read from
+its folder. The result, the terminal, pages, figures and the supervisor read it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from velodrome.catalog.base import SCRIPT_LABEL
-from velodrome.clusters.plan import Plan
-from velodrome.events.fields import CpuTime, HistoryRow, Network
+from velodrome.catalog.world import Member
+from velodrome.clusters.plan import Plan, Process
 from velodrome.events.models import (
+    CheckpointEvent,
     DataEvent,
     EpochEvent,
-    EventBase,
+    ErrorEvent,
+    Event,
     FaultEvent,
     HelloEvent,
+    LostEvent,
     Pace,
     PaceEvent,
     PhaseEvent,
+    ProgressEvent,
     ResourcesEvent,
     ResultEvent,
     SharesEvent,
     StalenessEvent,
     TrafficEvent,
-    Warmup,
     WarningEvent,
 )
-from velodrome.events.result import FaultRecord, Host, HostCpu, Node, Seconds, Shares, Staleness, Throughput
-from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of
+from velodrome.events.result import FaultRecord, Seconds, Shares, Staleness
+from velodrome.job.job import Job
+from velodrome.run.processes import ProcessState
+from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all
+
+#: Rows that are kept of everything over time while a run is watched: what a plot can show.
+WATCHED_ROWS = 150
+Incident = WarningEvent | LostEvent | ErrorEvent | CheckpointEvent
+
+
+class Epoch(NamedTuple):
+    """An epoch, and the seconds and examples of training up to its end."""
+
+    event: EpochEvent
+    seconds: float
+    examples: int
+
+
+class Rate(NamedTuple):
+    """Examples per second of training at a moment."""
+
+    moment: float
+    rate: float
 
 
 @dataclass
-class CpuSeries:
-    """The CPU times of one process, as its heartbeats reported them."""
+class Fault:
+    """Something broken on purpose; without an end if it lasted until the end of the run."""
 
-    samples: list[tuple[float, CpuTime]] = field(default_factory=list)
-
-    def add(self, event: ResourcesEvent) -> None:
-        if event.cpu_time is not None and event.cpu_time.seconds > 0:
-            self.samples.append((event.time, event.cpu_time))
-
-    @property
-    def start(self) -> float:
-        end, first = self.samples[0]
-        return end - first.seconds
-
-    @property
-    def end(self) -> float:
-        return self.samples[-1][0]
-
-    def total(self, name: str, start: float, end: float) -> float:
-        """Core-seconds between two moments; a sample that lies only partly between them counts in part."""
-        seconds = 0.0
-        for moment, sample in self.samples:
-            inside = min(moment, end) - max(moment - sample.seconds, start)
-            seconds += getattr(sample, name) * min(1.0, max(0.0, inside / sample.seconds))
-        return seconds
-
-
-def host_cpu(processes: Sequence[CpuSeries], beside: Sequence[CpuSeries] = ()) -> HostCpu | None:
-    """The cores in use on a host while all of these processes, which are its part of a run, were alive.
-
-    `beside` are the run's processes on other hosts of the same machine, such as emulated ones: not foreign either.
-
-    All of them see the same host and the same controller, each at moments of its own: the mean of what they saw counts.
-    None if they were never alive at the same time, or report nothing.
-    """
-    seen = [series for series in processes if series.samples]
-    if not seen:
-        return None
-    start, end = max(series.start for series in seen), min(series.end for series in seen)
-    seconds = end - start
-    if seconds <= 0:
-        return None
-    busy, controller = (
-        sum(series.total(name, start, end) for series in seen) / len(seen) / seconds for name in ("busy", "controller")
-    )
-    own = sum(series.total("own", start, end) for series in (*seen, *beside)) / seconds + controller
-    return HostCpu(
-        busy=round(busy, 3), own=round(own, 3), foreign=round(max(0.0, busy - own), 3), seconds=round(seconds, 3)
-    )
-
-
-#: Role and rank.
-Process = tuple[str, int]
-
-
-@dataclass
-class NodeSamples:
-    """What the events of one process add up to."""
-
-    role: str
-    rank: int
-    host: str
-    cpu: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-    network: Counter[str] = field(default_factory=Counter)
-    phases: dict[str, float] = field(default_factory=dict)
-
-    def add(self, event: EventBase) -> None:
-        if isinstance(event, ResourcesEvent):
-            self.cpu.append(event.cpu_percent)
-            self.memory.append(event.memory_bytes)
-            self.network.update(
-                {"in": event.network.inbound, "out": event.network.out, "loopback": event.network.loopback}
-            )
-        elif isinstance(event, PhaseEvent) and event.state == "end":
-            self.phases[event.phase] = self.phases.get(event.phase, 0.0) + (event.seconds or 0.0)
-
-    def node(self) -> Node:
-        return Node.model_validate({
-            "role": self.role,
-            "rank": self.rank,
-            "host": self.host,
-            "cpu_percent": _spread(self.cpu),
-            "memory_bytes": _spread(self.memory),
-            "network_bytes": {name: self.network[name] for name in ("in", "out", "loopback")},
-            "phases": {name: round(seconds, 4) for name, seconds in self.phases.items()},
-        })
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"mean": None, "min": None, "max": None}
-    return {"mean": round(sum(values) / len(values), 2), "min": min(values), "max": max(values)}
-
-
-def pace_of_all(paces: Sequence[Pace]) -> Pace | None:
-    """The pace of all processes together: their examples add up, and the slowest one decides how long it took."""
-    counted = [pace for pace in paces if pace.examples] or list(paces)
-    if not counted:
-        return None
-    warmup = Warmup(
-        steps=max(pace.warmup.steps for pace in counted), examples=sum(pace.warmup.examples for pace in counted),
-        seconds=max(pace.warmup.seconds for pace in counted),
-    )
-    return Pace(
-        seconds=max(pace.seconds for pace in counted), examples=sum(pace.examples for pace in counted),
-        steps=max(pace.steps for pace in counted), warmup=warmup,
-    )
-
-
-def throughput(pace: Pace | None, batch: int) -> Throughput:
-    """Examples and batches per second of the training phase, without the warm-up steps.
-
-    Where the batch is not known (0), batches are the steps that were reported.
-    """
-    nothing = Throughput(examples_per_second=None, batches_per_second=None, warmup_steps=0)
-    if not pace:
-        return nothing
-    seconds = pace.seconds - pace.warmup.seconds
-    examples = pace.examples - pace.warmup.examples
-    steps = pace.warmup.steps
-    if seconds <= 0 or examples <= 0:
-        seconds, examples, steps = pace.seconds, pace.examples, 0
-    if seconds <= 0 or examples <= 0:
-        return nothing
-    rate = examples / seconds
-    batches = rate / batch if batch else (pace.steps - steps) / seconds
-    return Throughput(
-        examples_per_second=round(rate, 3), batches_per_second=round(batches, 4), warmup_steps=steps
-    )
-
-
-def _history_row(event: EpochEvent, task: Task) -> HistoryRow:
-    return HistoryRow.model_validate({
-        "epoch": event.epoch,
-        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
-        **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
-        "seconds": event.seconds,
-        "evaluate_seconds": event.evaluate_seconds,
-    })
-
-
-@dataclass
-class HostSummary:
-    """A host as its first process described it, and the CPU times of all of its processes."""
-
-    about: HelloEvent
-    processes: dict[Process, CpuSeries] = field(default_factory=dict)
-    #: By the counters of the host itself, where the launcher reads them.
-    network: Network | None = None
-
-    def host(self, others: Iterable[HostSummary] = ()) -> Host:
-        """The host as a result has it; `others` are all hosts of the run, which may share its machine."""
-        beside = [series for other in others if other is not self and self._shares_machine(other)
-                  for series in other.processes.values()]
-        event, cpu = self.about, host_cpu(list(self.processes.values()), beside)
-        fields = {
-            "hostname": event.host, "interpreter": event.interpreter, "python": event.python,
-            "versions": event.versions, "cores": event.cores, "memory_bytes": event.memory_bytes, "gpus": event.gpus,
-        }
-        more = {"cpu": cpu, "network_bytes": self.network}
-        return Host.model_validate(fields | {name: value for name, value in more.items() if value is not None})
-
-    def _shares_machine(self, other: HostSummary) -> bool:
-        return self.about.machine is not None and other.about.machine == self.about.machine
+    event: FaultEvent
+    start: float
+    end: float | None = None
 
 
 @dataclass
 class RunState:
-    """What the events of a run add up to, read one by one: `add` takes each."""
+    """What the events of a run add up to: `add` takes each, once. Moments are by the controller's clock."""
 
-    started: float
-    nodes: Mapping[Process, NodeSamples]
-    task: Task
-    epochs: dict[int, HistoryRow] = field(default_factory=dict)
+    #: When this attempt at the job began; by default with the first event.
+    started: float | None = None
+    #: Rows that are kept of everything over time; None for all.
+    limit: int | None = None
+    #: Whether the job runs a script of the user's own.
+    script: bool = False
+    processes: dict[Key, ProcessState] = field(default_factory=dict)
+    #: The moment of the first event, and of the last one.
+    began: float | None = None
+    latest: float = 0.0
+
+    #: Where training is: the phase that began last, the last report of the first rank, the epoch and the step in it.
+    phase: str = ""
+    progress: ProgressEvent | None = None
+    epoch: int = 0
+    step: int = 0
+    #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
+    steps_per_epoch: int = 0
+    epochs: dict[int, Epoch] = field(default_factory=dict)
     final: ResultEvent | None = None
     data: DataEvent | None = None
+    #: The first error since a process was started that is no consequence of another one.
+    error: ErrorEvent | None = None
+    incidents: list[Incident] = field(default_factory=list)
+    faults: dict[str, Fault] = field(default_factory=dict)
     #: How fast each process of a script trained.
-    paces: dict[Process, Pace] = field(default_factory=dict)
-    updates: list[StalenessEvent] = field(default_factory=list)
+    paces: dict[Key, Pace] = field(default_factory=dict)
     collectives: list[SharesEvent] = field(default_factory=list)
+    staleness: Staleness | None = None
     hosts: dict[str, HostSummary] = field(default_factory=dict)
     #: What the processes of the first rank have installed: they may run in another environment than the controller.
     versions: dict[str, str] = field(default_factory=dict)
-    _cpu: dict[Process, CpuSeries] = field(default_factory=dict)
-    #: When the first training step began, by the controller's clock.
+    #: When the first training step began.
     first_step: float | None = None
-    #: When the chief of a script of the user's own began, and when its imports were over, by the controller's clock.
-    _script: PhaseEvent | None = None
+    #: When the chief of a script of the user's own began, and when its imports were over.
+    _script_began: PhaseEvent | None = None
     _imported: float | None = None
-    #: What the run warned of: the keys, in their order.
-    warnings: dict[str, None] = field(default_factory=dict)
-    faults: dict[str, FaultRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rates: Series[Rate] = Series(self.limit)
+        self.updates: Series[StalenessEvent] = Series(self.limit)
+        self._rate_from: ProgressEvent | None = None
+        self._staleness_sum, self._staleness_count = 0.0, 0
 
     @classmethod
-    def of(cls, plan: Plan, started: float) -> RunState:
-        """The state of a planned run before its first event."""
-        nodes = {(p.role, p.rank): NodeSamples(p.role, p.rank, p.host) for p in plan.processes}
-        return cls(started, nodes, task_of(plan.job))
+    def of(cls, plan: Plan, started: float, events: Iterable[Event] = ()) -> RunState:
+        """The state of a planned run after these events."""
+        state = cls(started, WATCHED_ROWS, plan.job.script is not None)
+        for event in events:
+            state.add(event)
+        state.processes_of(plan)
+        return state
 
-    def add(self, event: EventBase) -> None:
-        process = (event.role or "", -1 if event.rank is None else event.rank)
-        if (node := self.nodes.get(process)) is not None:
-            node.add(event)
-        # A run that was resumed has events of its earlier attempts, too.
-        is_earlier = event.controller_time < self.started
+    def processes_of(self, plan: Plan) -> list[ProcessState]:
+        """The states of the processes of a plan, in their order."""
+        return [self._process(process.role, process.rank, process) for process in plan.processes]
+
+    def _process(self, role: str, rank: int, process: Process | None = None) -> ProcessState:
+        if (state := self.processes.get((role, rank))) is None:
+            process = process or Process(Member(role, rank, "", 0), 0, 0, {})
+            state = self.processes[role, rank] = ProcessState(process, limit=self.limit)
+        elif process is not None:
+            state.process = process
+        return state
+
+    def add(self, event: Event, gap: float | None = None, *, process: ProcessState | None = None) -> None:
+        """Take the next event, of the process that it names, by default; `gap` are the seconds since the heartbeat
+        before, if that one was left out."""
+        now = event.time if event.received is None else event.received
+        if self.began is None:
+            self.began = self.latest = now
+            self.started = now if self.started is None else self.started
+        elif now > self.latest:
+            self.latest = now
+        if process is None and event.role is not None and event.rank is not None:
+            process = self.processes.get((event.role, event.rank)) or self._process(event.role, event.rank)
+        if process is not None:
+            process.add(event, now, gap)
         match event:
-            case HelloEvent() if not is_earlier:
-                host = self.hosts.setdefault(event.host, HostSummary(event))
-                # Also of a process that is started again.
-                self._cpu[process] = host.processes[process] = CpuSeries()
+            case ResourcesEvent():
+                pass
+            case ProgressEvent():
                 if event.rank == 0:
-                    self.versions |= {"python": event.python, **event.versions}
-            case ResourcesEvent() if not is_earlier and process in self._cpu:
-                self._cpu[process].add(event)
-            case DataEvent():
-                self.data = event
+                    self._add_progress(event, now)
+            case PhaseEvent():
+                self._add_phase(event, now)
             case EpochEvent():
-                self.epochs[event.epoch] = _history_row(event, self.task)
-            case ResultEvent():
-                self.final = event
-            case PaceEvent() if not is_earlier:
-                self.paces[process] = event.pace
-            case PhaseEvent(phase="script", state="begin", rank=0) if not is_earlier:
-                self._script = event
-                self.epochs.clear()  # a script that is resumed begins at the beginning
-            case PhaseEvent(phase="import", state="end") if not is_earlier and self._of_script:
-                self._imported = self._imported or self._when(event)
+                self._add_epoch(event)
             case StalenessEvent():
-                self.updates.append(event)
+                self._add_staleness(event)
+            case HelloEvent():
+                self._add_process(event, process, now)
+            case WarningEvent() | LostEvent() | CheckpointEvent() | ErrorEvent():
+                self.incidents.append(event)
+                if isinstance(event, ErrorEvent) and event.cause != "peer":
+                    self.error = self.error or event
             case SharesEvent():
                 self.collectives.append(event)
-            case FaultEvent() if not is_earlier:
-                self._add_fault(event)
-            case TrafficEvent() if not is_earlier and event.host in self.hosts:
+            case DataEvent():
+                self.data = event
+            case ResultEvent():
+                self.final = event
+            case FaultEvent():
+                if event.state == "begin":
+                    self.faults[event.fault] = Fault(event, now)
+                elif event.fault in self.faults:
+                    self.faults[event.fault].end = now
+            case PaceEvent() if process is not None and not self._is_earlier(now):
+                self.paces[process.key] = event.pace
+            case TrafficEvent() if event.host in self.hosts and not self._is_earlier(now):
                 self.hosts[event.host].network = event.network
-            case WarningEvent():
-                self.warnings[event.message] = None
-            case PhaseEvent(phase="train") if not is_earlier and self.first_step is None:
-                self.first_step = event.controller_time if not self._of_script else self._when(event)
+
+    def _is_earlier(self, now: float) -> bool:
+        """Whether an event is of an earlier attempt: a run that was resumed has those, too."""
+        return self.started is not None and now < self.started
+
+    def _add_process(self, event: HelloEvent, process: ProcessState | None, now: float) -> None:
+        self.error = None
+        if process is None or self._is_earlier(now):
+            return
+        host = self.hosts.setdefault(event.host, HostSummary(event))
+        # Also of a process that is started again.
+        process.cpu = host.processes[process.key] = CpuSeries()
+        if event.rank == 0:
+            self.versions |= {"python": event.python, **event.versions}
+
+    def _add_progress(self, event: ProgressEvent, now: float) -> None:
+        self.progress, self.epoch, self.step = event, event.epoch, event.step
+        self.steps_per_epoch = max(self.steps_per_epoch, event.steps)
+        before = self._rate_from
+        if before is None or before.epoch != event.epoch:
+            rate = event.examples / event.seconds if event.seconds > 0 else 0.0
+        elif event.seconds - before.seconds < 0.2:
+            return
+        else:
+            rate = (event.examples - before.examples) / (event.seconds - before.seconds)
+        self._rate_from = event
+        if rate > 0:
+            self.rates.add(Rate(now, rate))
+
+    def _add_phase(self, event: PhaseEvent, now: float) -> None:
+        if event.state == "begin":
+            self.phase = event.phase
+        if self._is_earlier(now):
+            return
+        match event:
+            case PhaseEvent(phase="script", state="begin", rank=0):
+                self._script_began = event
+                self.epochs.clear()  # a script that is resumed begins at the beginning
+            case PhaseEvent(phase="import", state="end") if self.script:
+                self._imported = self._imported or self._when(event)
+            case PhaseEvent(phase="train") if self.first_step is None:
+                self.first_step = self._when(event) if self.script else now
+
+    def _add_epoch(self, event: EpochEvent) -> None:
+        while self.epochs and next(reversed(self.epochs)) >= event.epoch:  # a run that was resumed repeats them
+            self.epochs.popitem()
+        last = self.last_epoch
+        seconds, examples = (last.seconds, last.examples) if last else (0.0, 0)
+        self.epochs[event.epoch] = Epoch(event, seconds + event.seconds, examples + event.train.total)
+        self.epoch, self.step = event.epoch, 0
+
+    def _add_staleness(self, event: StalenessEvent) -> None:
+        self.updates.add(event)
+        self._staleness_sum += event.mean
+        self._staleness_count += 1
+        most = max(event.max, self.staleness.max if self.staleness else 0.0)
+        self.staleness = Staleness(mean=self._staleness_sum / self._staleness_count, max=most)
 
     @property
-    def _of_script(self) -> bool:
-        return self.task.name == SCRIPT_LABEL
+    def last_epoch(self) -> Epoch | None:
+        return self.epochs[next(reversed(self.epochs))] if self.epochs else None
+
+    def done(self, job: Job, epochs: int | None = None) -> float:
+        """How much of the training of a job is over, from 0 to 1; `epochs` are those of its result, if it has one."""
+        if job.script is not None:
+            return 0.0  # a script does not tell how long it trains
+        per_epoch, trained = self.steps_per_epoch, float(len(self.epochs) if epochs is None else epochs)
+        if epochs is None and per_epoch and self.epoch > trained:
+            trained = self.epoch - 1 + self.step / per_epoch
+        total = min(job.epochs, job.steps / per_epoch) if job.steps and per_epoch else job.epochs
+        return min(1.0, trained / total)
 
     def _when(self, event: PhaseEvent) -> float | None:
         """When the chief of a script got there, by the controller's clock; None for other ranks.
@@ -283,17 +256,9 @@ class RunState:
         Epochs and evaluations are those of the chief, so start-up is, too. A script may report an epoch when it is
         over: what counts is the time that the event states, not when it came.
         """
-        if self._script is None or event.rank != 0:
+        if (began := self._script_began) is None or event.rank != 0:
             return None
-        return self._script.controller_time + (event.time - self._script.time)
-
-    def _add_fault(self, event: FaultEvent) -> None:
-        seconds = max(0.0, round(event.controller_time - self.started, 4))
-        if event.state == "begin":
-            about = event.model_dump(include={"fault", "action", "target", "host", "factor"}, exclude_none=True)
-            self.faults[event.fault] = FaultRecord.model_validate({**about, "start": seconds, "end": None})
-        elif event.fault in self.faults:
-            self.faults[event.fault] = self.faults[event.fault].model_copy(update={"end": seconds})
+        return began.controller_time + (event.time - began.time)
 
     @property
     def shares(self) -> Shares | None:
@@ -314,31 +279,38 @@ class RunState:
     @property
     def pace(self) -> Pace | None:
         """How fast the run trained."""
-        if self._of_script:
+        if self.script:
             return pace_of_all([*self.paces.values()])
         return self.final.pace if self.final else None
 
-    @property
-    def staleness(self) -> Staleness | None:
-        if not self.updates:
-            return None
-        mean = sum(event.mean for event in self.updates) / len(self.updates)
-        return Staleness(mean=mean, max=max(event.max for event in self.updates))
+    def warnings(self) -> list[str]:
+        """What the run warned of, each sentence once."""
+        return list(dict.fromkeys(event.message for event in self.incidents if isinstance(event, WarningEvent)))
 
-    @property
-    def history(self) -> list[HistoryRow]:
-        return [self.epochs[number] for number in sorted(self.epochs)]
+    def fault_records(self) -> list[FaultRecord]:
+        """What was broken on purpose in this attempt, in seconds since it began."""
+        started = self.started or 0.0
+        records = []
+        for fault in self.faults.values():
+            if fault.start >= started:
+                about = fault.event.model_dump(include={"fault", "action", "target", "host", "factor"},
+                                               exclude_none=True)
+                end = None if fault.end is None else round(fault.end - started, 4)
+                records.append(FaultRecord.model_validate({**about, "start": round(fault.start - started, 4),
+                                                           "end": end}))
+        return records
 
     def seconds(self, ended: float) -> Seconds:
         """Divide the time of the run; a clock that was set back meanwhile makes no part negative."""
+        started, epochs = self.started or 0.0, self.epochs.values()
         test_seconds = self.final.test_seconds if self.final else 0.0
-        known = bool(self.history) or not self._of_script
-        train = sum((row.seconds for row in self.history), 0.0)
-        evaluate = sum((row.evaluate_seconds for row in self.history), 0.0) + test_seconds
-        total = max(0.0, ended - self.started)
-        script_began = self._script and self._script.controller_time
-        startup = (self.first_step or self._imported or script_began or ended) - self.started
-        if self._of_script:  # its clocks are two: that of its process, and that by which its events arrive
+        known = bool(epochs) or not self.script
+        train = sum((epoch.event.seconds for epoch in epochs), 0.0)
+        evaluate = sum((epoch.event.evaluate_seconds for epoch in epochs), 0.0) + test_seconds
+        total = max(0.0, ended - started)
+        script_began = self._script_began and self._script_began.controller_time
+        startup = (self.first_step or self._imported or script_began or ended) - started
+        if self.script:  # its clocks are two: that of its process, and that by which its events arrive
             startup = min(startup, total - train - evaluate)
         return Seconds(
             startup=max(0.0, round(startup, 4)), train=round(train, 4) if known else None,

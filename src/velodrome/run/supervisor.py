@@ -3,6 +3,7 @@ connects, and stops everything. Knows processes only through their group."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -17,8 +18,16 @@ from velodrome.errors import VelodromeError
 from velodrome.events.lines import make_event, parse_event
 from velodrome.events.models import Event, PhaseEvent, ResultEvent
 from velodrome.job.values import Fault, parse_fault
-from velodrome.run.outcome import Failure
-from velodrome.run.root_cause import SILENT_SECONDS, ProcessState, awaited, not_connected, root_cause, stalled
+from velodrome.run.processes import (
+    SILENT_SECONDS,
+    Failure,
+    ProcessState,
+    awaited,
+    not_connected,
+    root_cause,
+    stalled,
+)
+from velodrome.run.state import RunState
 from velodrome.run.store import OpenRun
 
 
@@ -86,9 +95,10 @@ def _event(entry: _Entry, state: str) -> Event:
                       **more)
 
 
-Listener = Callable[[Event], None]
+#: Called with each event, and with the state of the run after it.
+Listener = Callable[[RunState, Event], None]
 #: Asked several times a second whether to end the run: what is then recorded as the reason, else None.
-Stop = Callable[[], Failure | None]
+Stop = Callable[[RunState], Failure | None]
 #: What distinguishes the events of a run.
 EventKey = tuple[object, ...]
 
@@ -105,11 +115,11 @@ MOST_DIAGNOSES = 4
 MOST_RANKS_OF_SCRIPT = 16
 
 
-def never() -> None:
+def never(state: RunState) -> None:
     """Do not end a run before its time."""
 
 
-def silent(event: Event) -> None:
+def silent(state: RunState, event: Event) -> None:
     """Listen to nothing."""
 
 
@@ -122,13 +132,15 @@ class Supervisor:
     """Supervises one attempt at a plan from start to end."""
 
     def __init__(
-        self, run: OpenRun, plan: Plan, launcher: Launcher, listener: Listener, *, resume: bool = False,
-        clock: Callable[[], float] = time.monotonic, known: Collection[EventKey] = (), stop: Stop = never,
+        self, run: OpenRun, plan: Plan, launcher: Launcher, listener: Listener = silent, state: RunState | None = None,
+        *, resume: bool = False, attached: bool = False, known: Collection[EventKey] = (), stop: Stop = never,
     ) -> None:
-        """`known` are events that an earlier controller has recorded, of processes that may report them again."""
+        """`state` is that of the run so far. If `attached`, the processes run already, and may report again `known`
+        events, which an earlier controller has recorded."""
+        self._state = state or RunState.of(plan, run.now())
         self._stop = stop
         self._run, self._plan, self._launcher, self._listener = run, plan, launcher, listener
-        self._resume, self._clock, self._known = resume, clock, known
+        self._resume, self._attached, self._known = resume, attached, known
         self._states: dict[Process, ProcessState] = {}
         self._result_time: float | None = None
         self._synchronous = strategy_of(plan.job).synchronous
@@ -141,8 +153,10 @@ class Supervisor:
         uncollected: Failure | None = None
         interrupted = False
         try:
-            now = self._clock()
-            self._states = {process: ProcessState(process, now) for process in self._plan.processes}
+            self._states = {state.process: state for state in self._state.processes_of(self._plan)}
+            since = self._state.started if self._attached else None
+            for process, state in self._states.items():
+                state.start(process, self._run.now(), math.inf if since is None else since)
             failure = self._loop(group)
             for event in self._faults.missed() if self._faults is not None and failure is None else ():
                 self._record(event)
@@ -165,7 +179,7 @@ class Supervisor:
             time.sleep(rest)
             group.wait(WAIT_SECONDS, self._deliver)
             self._run.check_place()
-            now = self._clock()
+            now = self._run.now()
             for process, state in self._states.items():
                 if state.alive and (end := group.exit_of(process)) is not None:
                     state.record_exit(end if self._faults is None else self._faults.explain(process, end), now)
@@ -180,7 +194,7 @@ class Supervisor:
             for event in () if self._faults is None else self._faults.advance(group, now):
                 self._record(event)
             self._continue_without_lost()
-            if (failure := self._stop() or self._judge(group, now)) is not None:
+            if (failure := self._stop(self._state) or self._judge(group, now)) is not None:
                 return failure
 
     def _judge(self, group: Group, now: float) -> Failure | None:
@@ -217,19 +231,19 @@ class Supervisor:
             with (self._run.path / "logs" / f"{process.file_name}.log").open("a") as log:
                 log.write(line + "\n")
             return
-        now = self._clock()
-        self._states[process].record(event, now)
+        now = self._run.now()
         if self._faults is not None:
             self._faults.see(event, now)
         if isinstance(event, ResultEvent):
             self._result_time = now
         if event_key(event) not in self._known:
-            self._record(event)
+            self._record(event, self._states[process])
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: Event, process: ProcessState | None = None) -> None:
         event = event.model_copy(update={"received": round(self._run.now(), 4)})
         self._run.add_event(event)
-        self._listener(event)
+        self._state.add(event, process=process)
+        self._listener(self._state, event)
 
     def _continue_without_lost(self) -> None:
         """With --keep-going, a worker may fail while another one is left."""
@@ -262,7 +276,7 @@ class Supervisor:
         looked_at = culprits[:MOST_DIAGNOSES]
         # How many steps a rank of a script reports says nothing: often only the first one reports any.
         by_stacks = self._plan.job.script is not None and cause == "stall" and not certain \
-            and not any(state.is_silent(SILENT_SECONDS, self._clock()) for state in culprits)
+            and not any(state.is_silent(SILENT_SECONDS, self._run.now()) for state in culprits)
         if by_stacks:
             looked_at += [state for state in alive if state not in looked_at][:MOST_RANKS_OF_SCRIPT]
         found = {state.process: group.diagnose(state.process) for state in looked_at}
@@ -282,8 +296,8 @@ class Supervisor:
         stacks = [found[first.process].excerpt,
                   *(f"{state.process.name} waits for it:\n{found[state.process].excerpt}" for state in waiting[:1])]
         return Failure(
-            f"{names} {what}: {cut}{first.describe_last_event(self._clock())}", first.process.role, first.process.rank,
-            first.process.host, cause=cause, stack="\n\n".join(filter(None, stacks)),
+            f"{names} {what}: {cut}{first.describe_last_event(self._run.now())}", *first.key, first.process.host,
+            cause=cause, stack="\n\n".join(filter(None, stacks)),
         )
 
     def _count_traffic(self, group: Group) -> None:

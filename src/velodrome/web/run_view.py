@@ -13,19 +13,18 @@ from velodrome.events.lines import event_files
 from velodrome.events.models import (
     CheckpointEvent,
     ErrorEvent,
-    HelloEvent,
     LostEvent,
-    SharesEvent,
-    StalenessEvent,
     WarningEvent,
 )
 from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
-from velodrome.reporting.series import FaultSpan, Process, Span, hosts_of, merged, name_of, run_series
+from velodrome.reporting.series import FaultSpan, hosts_of, merged, name_of, series_of
+from velodrome.run.samples import Key, Span
+from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
 from velodrome.web.live_run import LiveRun
-from velodrome.web.thinned import Thinned, read_thinned
+from velodrome.web.thinned import read_thinned
 
 #: Bars of a process in the timeline, marks in it, and points of staleness.
 MOST_SPANS, MOST_MARKS, MOST_POINTS = 400, 100, 400
@@ -51,29 +50,28 @@ def _kept_view(path: Path, state: tuple[tuple[int, int], ...]) -> dict[str, Any]
 def _view(path: Path) -> dict[str, Any]:
     thinned = read_thinned(path)
     live = LiveRun.ended(path, thinned)
-    result = live.result
-    began = (result.started if result else live.began) or 0.0
+    result, state = live.result, live.state
+    began = (result.started if result else state.began) or 0.0
     history = result.as_json()["history"] if result else []
-    series = run_series(began, (hosts_of(result) if result else {}) or _hosts(thinned), thinned.events)
-    state = live.as_json()
+    series = series_of(began, hosts_of(result) if result and result.nodes else _hosts(state), state)
+    shown = live.as_json()
     return {
-        "status": live.status, "events": thinned.total, "every": thinned.step, "metric": state["metric"],
-        "seconds": live.seconds, "done": state["done"], "epoch": state["epoch"], "epochs": state["epochs"],
+        "status": live.status, "events": thinned.total, "every": thinned.step, "metric": shown["metric"],
+        "seconds": live.seconds, "done": shown["done"], "epoch": shown["epoch"], "epochs": shown["epochs"],
         "phases": [
             {"process": name_of(process), "spans": [[span.phase, round(span.start, 3), round(span.end, 3)]
                                                     for span in _fewer(spans)]}
             for process, spans in series.spans.items()
         ],
-        "marks": _most_urgent([*_marks(thinned, began), *map(_fault, series.faults)]),
-        "nodes": state["nodes"], "pace": state["pace"], "curve": state["curve"], "history": _columns(history),
-        "staleness": _staleness(thinned, began), "shares": _shares(thinned),
+        "marks": _most_urgent([*_marks(state, began), *map(_fault, series.faults)]),
+        "nodes": shown["nodes"], "pace": shown["pace"], "curve": shown["curve"], "history": _columns(history),
+        "staleness": _staleness(state, began), "shares": _shares(state),
     }
 
 
-def _hosts(thinned: Thinned) -> dict[Process, str]:
-    """The processes of a run without a result and their hosts, from their first events."""
-    return {(event.role, event.rank): event.host for event in thinned.events
-            if isinstance(event, HelloEvent) and event.role is not None and event.rank is not None}
+def _hosts(state: RunState) -> dict[Key, str]:
+    """The processes of a run without a result, and their hosts."""
+    return {key: process.hostname for key, process in state.processes.items() if process.hostname}
 
 
 def _fewer(spans: list[Span]) -> list[Span]:
@@ -88,10 +86,10 @@ def _fewer(spans: list[Span]) -> list[Span]:
     return found
 
 
-def _marks(thinned: Thinned, began: float) -> list[dict[str, Any]]:
+def _marks(state: RunState, began: float) -> list[dict[str, Any]]:
     """Errors, lost processes, warnings and checkpoints with their times."""
     found = []
-    for event in thinned.events:
+    for event in state.incidents:
         match event:
             case ErrorEvent():
                 kind, text = "error", event.message
@@ -101,8 +99,6 @@ def _marks(thinned: Thinned, began: float) -> list[dict[str, Any]]:
                 kind, text = "warning", event.message
             case CheckpointEvent():
                 kind, text = "checkpoint", f"checkpoint after epoch {event.epoch}"
-            case _:
-                continue
         process = "" if event.role is None or event.rank is None else name_of((event.role, event.rank))
         found.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "end": None,
                       "text": text, "process": process})
@@ -127,8 +123,8 @@ def _columns(history: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in history] for name in names}
 
 
-def _staleness(thinned: Thinned, began: float) -> dict[str, list[float]] | None:
-    events = [event for event in thinned.events if isinstance(event, StalenessEvent)]
+def _staleness(state: RunState, began: float) -> dict[str, list[float]] | None:
+    events = state.updates.rows
     if not events:
         return None
     events = events[:: -(-len(events) // MOST_POINTS)]
@@ -138,10 +134,10 @@ def _staleness(thinned: Thinned, began: float) -> dict[str, list[float]] | None:
     }
 
 
-def _shares(thinned: Thinned) -> list[dict[str, Any]]:
+def _shares(state: RunState) -> list[dict[str, Any]]:
     """Training time of each process: computing, waiting for others, and communicating, where the engine exposes it."""
     events = {(event.role or "", event.rank or 0): event
-              for event in thinned.events if isinstance(event, SharesEvent) and event.train_seconds > 0}
+              for event in state.collectives if event.train_seconds > 0}
     if not events:
         return []
     # Who arrives last at a collective waits for nobody: what it spends there is communication.

@@ -106,31 +106,3 @@ def _is_kept(group: Group, place: int, count: int, step: int) -> bool:
     if group[0] == "phase":  # begins and ends alternate: pairs are kept together
         return place // 2 % step == 0 or place >= count - 2
     return place % step == step - 1 or place == count - 1
-
-
-#: Points of a curve that are sent to a page; with twice as many, every other one is forgotten.
-MOST_POINTS = 150
-
-
-@dataclass
-class Points:
-    """Values over time, thinned out as they become many."""
-
-    columns: tuple[list[float | None], ...]
-    _every: int = 1
-    _count: int = 0
-
-    @classmethod
-    def of(cls, width: int) -> Points:
-        return cls(tuple([] for _ in range(width)))
-
-    def add(self, *values: float | None) -> None:
-        self._count += 1
-        if self._count % self._every:
-            return
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        if len(self.columns[0]) >= 2 * MOST_POINTS:
-            for column in self.columns:
-                del column[::2]
-            self._every *= 2

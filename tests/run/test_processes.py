@@ -13,7 +13,7 @@ from velodrome.clusters.local.launcher import waits_for_others
 from velodrome.clusters.plan import Process
 from velodrome.events.lines import to_event
 from velodrome.events.models import Event
-from velodrome.run.root_cause import ProcessState, awaited, not_connected, root_cause, stalled
+from velodrome.run.processes import ProcessState, awaited, not_connected, root_cause, stalled
 
 pytestmark = pytest.mark.unit
 
@@ -180,23 +180,23 @@ def test_the_late_one_is_who_keeps_the_others_from_connecting(
 
 def test_events_show_where_a_process_is() -> None:
     one = state(0)
-    one.record(event("phase", phase="connect", state="begin"), 1.0)
+    one.add(event("phase", phase="connect", state="begin"), 1.0)
     assert (one.phase, one.connected) == ("connect", False)
-    one.record(event("phase", phase="connect", state="end", seconds=1.0), 2.0)
+    one.add(event("phase", phase="connect", state="end", seconds=1.0), 2.0)
     assert one.connected
-    one.record(event("phase", phase="train", state="begin", epoch=2), 3.0)
-    one.record(heartbeat(waiting=True, steps=12), 4.0)
+    one.add(event("phase", phase="train", state="begin", epoch=2), 3.0)
+    one.add(heartbeat(waiting=True, steps=12), 4.0)
     assert (one.phase, one.steps, one.waiting, one.position) == ("train", 12, True, (2, 4))
     assert one.last_event is not None
     assert one.last_event.kind == "phase", "a heartbeat does not count as an event here"
-    one.record(event("phase", phase="evaluate", part="test", state="end", seconds=1.0), 5.0)
+    one.add(event("phase", phase="evaluate", part="test", state="end", seconds=1.0), 5.0)
     assert one.finished
     assert "'phase evaluate end' 7 s ago" in one.describe_last_event(12.0)
 
 
 def test_the_age_of_an_event_does_not_depend_on_the_clock_of_its_host() -> None:
     one = state(0)
-    one.record(to_event({"time": 9e9, "role": "worker", "rank": 0, "kind": "warning", "message": "odd"}), 10.0)
+    one.add(to_event({"time": 9e9, "role": "worker", "rank": 0, "kind": "warning", "message": "odd"}), 10.0)
     assert "'warning' 3 s ago" in one.describe_last_event(13.0)
 
 
@@ -212,10 +212,10 @@ def test_a_process_that_ended_early_failed() -> None:
 
 def test_a_long_evaluation_that_makes_progress_is_no_stall() -> None:
     one = training(0)
-    one.record(heartbeat(steps=5, seen=1), NOW)
+    one.add(heartbeat(steps=5, seen=1), NOW)
     one.last_progress = 0.0
     assert stalled([one], 20.0, NOW) == [one]
-    one.record(heartbeat(steps=5, seen=2), NOW)
+    one.add(heartbeat(steps=5, seen=2), NOW)
     assert stalled([one], 20.0, NOW + 1) == []
 
 
