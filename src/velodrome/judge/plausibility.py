@@ -61,8 +61,8 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
         if base is not row and mine and least and mine > _SAME_BATCH * least:
             found[row.name] = (
                 f"{row.name} trains on {mine:,.0f} examples a step, and with {counted(base.workers, 'worker')} it is "
-                f"{least:,.0f}: that is another training, whose accuracy and speed do not compare; keep the global batch "
-                f"by an argument such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
+                f"{least:,.0f}: that is another training, whose accuracy and speed do not compare; keep the global "
+                f"batch by an argument such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
             )
     return found
 
