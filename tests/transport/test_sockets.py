@@ -141,7 +141,7 @@ def test_who_takes_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> Non
         opened.close()
 
 
-def test_a_process_does_not_take_a_stranger_for_its_door() -> None:
+def test_a_process_does_not_take_a_stranger_for_its_listener() -> None:
     for said in (b"", b"SSH-2.0-other\n", f"{PROTOCOL} 00\nwelcome 00\n".encode(), os.urandom(2000)):
         with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -110,7 +110,7 @@ def _check_alike(first: ArgumentPart, part: ArgumentPart) -> None:
             other = next(iter(part.targets))
             raise WrongData(
                 f"{part.key(column)} holds {array.shape[0]:,} examples and {part.key(other)} "
-                f"{len(part):,} labels; both must be equally many"
+                f"{len(part):,} labels; give one label per example"
             )
         shape = {**first.inputs, **first.targets}[column].shape[1:]
         if array.shape[1:] != shape:
