@@ -59,8 +59,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module, _, attribute = _LAZY_EXPORTS[name].partition(":")
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    loaded = import_module(module)
+    return getattr(loaded, attribute) if attribute else loaded
 
 
 def __dir__() -> list[str]:

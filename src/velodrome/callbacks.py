@@ -36,16 +36,16 @@ def __getattr__(name: str) -> Any:
 
 def _numbers(values: Mapping[str, Any], *, prefix: str = "", without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Those of some values that are numbers and begin with a prefix, by their names without it."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name, value in values.items():
         plain = name.removeprefix(prefix)
         if not name.startswith(prefix) or name.startswith(without) or plain in _ARGUMENTS:
             continue
         try:
-            found[plain] = float(value)
+            numbers[plain] = float(value)
         except (TypeError, ValueError):
             continue
-    return found
+    return numbers
 
 
 def rows_of(batch: Any) -> int | None:

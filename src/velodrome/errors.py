@@ -72,10 +72,10 @@ def similar_names(given: str, known: Iterable[str]) -> list[str]:
         return same_words
     if meant := [name for name in _SYNONYMS.get(word, "").split() if _plain(name) in plain]:
         return [plain[_plain(name)] for name in meant]
-    parts = [one for one in plain if len(word) > 2 and (word in one or (len(one) > 2 and one in word))]
+    parts = [name for name in plain if len(word) > 2 and (word in name or (len(name) > 2 and name in word))]
     cutoff = 0.65 if len(word) < 5 else 0.7  # one wrong letter of three leaves two thirds
     close = get_close_matches(word, plain, _MOST_SUGGESTIONS, cutoff=cutoff)
-    return [plain[one] for one in dict.fromkeys([*close, *parts])][:_MOST_SUGGESTIONS]
+    return [plain[name] for name in dict.fromkeys([*close, *parts])][:_MOST_SUGGESTIONS]
 
 
 def _plain(name: str) -> str:
@@ -121,8 +121,8 @@ class FolderGone(RunFailed):
 
     def __init__(self, what: str, path: object, kind: str = "folder") -> None:
         super().__init__(
-            f"{what} ended because its {kind} {str(path)!r} was removed, renamed or replaced meanwhile: put it back "
-            "and resume, or start again"
+            f"{what} ended because its {kind} {str(path)!r} was removed, renamed or replaced: put it back and "
+            "resume, or start again"
         )
 
 

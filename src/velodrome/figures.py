@@ -137,7 +137,7 @@ class Names:
 
     def by_split(self, split: str, figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """The figures of a report by the split that they are of; a split other than training was stated and stays."""
-        found: dict[str, dict[str, float]] = {}
+        parts: dict[str, dict[str, float]] = {}
         for name, value in figures.items():
             about = named(name)
             part = split if split != "train" else about.split or split
@@ -147,13 +147,13 @@ class Names:
             elif metric == name:
                 self._owner[part, metric] = name
             percent = about.percent or self._is_percent(part, name, metric, value)
-            found.setdefault(part, {})[metric] = value / 100 if percent else value
+            parts.setdefault(part, {})[metric] = value / 100 if percent else value
             if (metric != about.own or (percent and not about.percent)) and (key := (part, name, percent)) \
                     not in self._stated:
                 self._stated.add(key)
                 unit = " in per cent, and divided by 100" if percent else ""
                 self._state(f"{name!r} is read as {part} {metric}{unit}")
-        return found
+        return parts
 
     def _is_percent(self, part: str, name: str, metric: str, value: float) -> bool:
         if metric == "accuracy" and _MOST_OF_FRACTION < value <= 100:

@@ -6,8 +6,8 @@ from __future__ import annotations
 TOKEN = "VELODROME_TOKEN"
 #: The token of a process that belongs to no run and forks those that do; they have their run's in a mapping's name.
 NO_TOKEN = "template"
-#: What only the processes of a job have: by it they know one another (`transport/door.py`). Unlike the token, it is on
-#: no command line.
+#: What only the processes of a job have, to authenticate one another (`transport/sockets.py`). Unlike the token, it is
+#: on no command line.
 SECRET = "VELODROME_SECRET"
 #: The job, as JSON.
 JOB = "VELODROME_JOB"

@@ -95,3 +95,14 @@ def test_each_of_our_launchers_describes_itself_without_its_class() -> None:
         assert described.name == name
         assert described.launcher.name == name
         assert all(field.description for field in described.options.model_fields.values())
+
+
+@pytest.mark.integration
+def test_descriptions_are_read_without_importing_a_launcher() -> None:
+    program = (
+        "import sys; from velodrome.clusters.registry import OURS, LAUNCHERS; [LAUNCHERS.get(name) for name in OURS]; "
+        "print([name for name in sys.modules if name.startswith('velodrome.clusters') and "
+        "name.rpartition('.')[2] in ('launcher', 'debug', 'preflight')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "['velodrome.clusters.launcher']", done.stderr

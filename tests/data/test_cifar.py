@@ -114,7 +114,7 @@ def test_another_archive_is_refused_before_it_is_opened(mirror: Path) -> None:
     data_set, packed = tiny()
     (mirror / "tiny.tar.gz").write_bytes(packed[:-1] + b"?")
     with pytest.raises(DataError, match="wrong checksum"):
-        data_set.prepare(None)
+        data_set.prepare()
     assert not data_set.is_here()
 
 
@@ -131,14 +131,14 @@ def test_an_archive_without_the_files_is_refused_and_leaves_none(
     data_set, packed = tiny(packed)
     (mirror / "tiny.tar.gz").write_bytes(packed)
     with pytest.raises(DataError, match=words):
-        data_set.prepare(None)
+        data_set.prepare()
     assert not list(own_cache.rglob("*.bin"))
 
 
 def test_a_damaged_file_is_fetched_again(mirror: Path, own_cache: Path) -> None:
     data_set, packed = tiny()
     (mirror / "tiny.tar.gz").write_bytes(packed)
-    data_set.prepare(None)
+    data_set.prepare()
     damaged = own_cache / "tiny" / "data_batch_2.bin"
     damaged.write_bytes(bytes(damaged.stat().st_size))
     assert [checked.state for checked in data_set.verify()] == ["ok", "damaged", "ok"]

@@ -37,7 +37,7 @@ def is_whole(splits) -> bool:
 def test_a_folder_mirror_fills_the_cache_and_is_not_needed_again(tmp_path, monkeypatch):
     mirror = tiny.write_mirror(tmp_path / "mirror")
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(mirror))
-    tiny.data_set().prepare(None)
+    tiny.data_set().prepare()
     monkeypatch.delenv("VELODROME_DATA_MIRROR")
     assert is_whole(tiny.data_set().load(1, 0.1))
 
@@ -177,7 +177,7 @@ def test_what_is_not_the_published_file_never_reaches_the_cache(tmp_path, monkey
         for address in (str(mirror), server.address):
             monkeypatch.setenv("VELODROME_DATA_MIRROR", address)
             with pytest.raises(DataError, match=reason):
-                tiny.data_set().prepare(None)
+                tiny.data_set().prepare()
     assert [file.name for file in (own_cache / "tiny").iterdir()] == [".lock"]
 
 
@@ -186,7 +186,7 @@ def test_a_failure_names_every_source_with_its_reason_and_the_way_out(tmp_path, 
     with tiny.serve(tmp_path) as server:
         server.status = 503
         with pytest.raises(DataError) as caught:
-            tiny.data_set(publishers=(f"{server.address}/",), system=tmp_path).prepare(None)
+            tiny.data_set(publishers=(f"{server.address}/",), system=tmp_path).prepare()
     said = str(caught.value)
     assert f"the mirror {tmp_path / 'absent' / 'tiny'} (no such folder)" in said
     assert f"the system package's folder {tmp_path} (no such file)" in said
@@ -219,7 +219,7 @@ def test_a_redirect_cannot_lead_to_a_file_of_this_machine(tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "altered", "gone"])
 def test_a_damaged_cache_file_is_noticed_and_fetched_again(tmp_path, monkeypatch, own_cache, damage):
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
-    tiny.data_set().prepare(None)
+    tiny.data_set().prepare()
     victim = own_cache / "tiny" / IMAGES.removesuffix(".gz")
     data = bytearray(victim.read_bytes())
     data[300] ^= 1
@@ -249,7 +249,7 @@ def test_a_cache_that_cannot_be_written_says_which_and_what_to_set(tmp_path, mon
     monkeypatch.setenv("VELODROME_CACHE", str(tmp_path / "file"))
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     with pytest.raises(DataError, match=r"Not a directory.*set VELODROME_CACHE"):
-        tiny.data_set().prepare(None)
+        tiny.data_set().prepare()
 
 
 def _prepare(address: str, start, results) -> None:
@@ -276,7 +276,7 @@ def test_a_process_waits_a_limited_time_for_another_that_fetches(tmp_path, monke
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0.3)
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     with cache.exclusive(own_cache / "tiny"), pytest.raises(DataError, match="another process has been fetching into"):
-        tiny.data_set().prepare(None)
+        tiny.data_set().prepare()
 
 
 @pytest.mark.parametrize("place", ["tiny", "beside"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue, pixels
-from velodrome.data.arrays import ChosenRows
+from velodrome.data.base import ChosenRows
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.pixels import measure, transform_of
 from velodrome.data.shards.index import INDEX

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from velodrome.data import catalogue
-from velodrome.data.arrays import Gather
-from velodrome.data.base import DataError
+from velodrome.data.base import DataError, Gather
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.shards import write as shard_write
 from velodrome.data.shards.data_set import ShardSet, load_shards

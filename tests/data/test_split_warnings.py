@@ -142,7 +142,7 @@ def test_sets_of_the_mnist_family_are_looked_at_once(tmp_path, monkeypatch):
 def test_a_cache_that_cannot_be_written_is_no_reason_not_to_load(tmp_path, monkeypatch):
     monkeypatch.setenv("VELODROME_DATA_MIRROR", str(tiny.write_mirror(tmp_path / "mirror")))
     data = tiny.data_set()
-    data.prepare(None)
+    data.prepare()
 
     def full(*arguments, **options):
         raise cache.DataError("no space")

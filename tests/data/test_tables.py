@@ -10,7 +10,7 @@ import pytest
 
 from velodrome.api import datasets
 from velodrome.data import catalogue
-from velodrome.data.tables.encoding import Encoding, encode_row
+from velodrome.data.own.encoding import Encoding, encode_row
 from velodrome.errors import BadRequest
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("own_cache")]

@@ -16,9 +16,9 @@ from velodrome.training import actions
 def test_weights_and_gradients_are_counted_by_the_parameters(tmp_path: Path, dtype: str, size: int) -> None:
     heard = Heard(tmp_path, dtype=dtype)
     actions.check(heard.context, NumpyLearner(heard.context), workers=2)
-    (found,) = (event for event in heard.events() if event["kind"] == "inspection")
-    assert (found["weight_bytes"], found["gradient_bytes"]) == (640 * size, 640 * size)
-    assert found.get("optimizer_bytes") is None
+    (inspection,) = (event for event in heard.events() if event["kind"] == "inspection")
+    assert (inspection["weight_bytes"], inspection["gradient_bytes"]) == (640 * size, 640 * size)
+    assert inspection.get("optimizer_bytes") is None
 
 
 class ByStep(NumpyLearner):

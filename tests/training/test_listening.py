@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.training import listening
-from velodrome.transport.door import listening_address
+from velodrome.transport.sockets import listening_address
 
 #: Opens a server of a framework inside and outside the block, and prints whether each is exposed.
 SCENE = """
@@ -67,11 +67,11 @@ def test_a_framework_listens_at_the_address_inside_the_block_alone(framework: st
 def test_the_libraries_of_a_framework_call_bind_through_an_entry_that_can_be_redirected(
     package: str, libraries: list[str]
 ) -> None:
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         pytest.skip(f"{package} is not installed")
     for library in libraries:
-        assert listening.bind_entries(Path(found.origin).parent / library), library
+        assert listening.bind_entries(Path(spec.origin).parent / library), library
 
 
 def test_what_is_no_library_has_no_entries(tmp_path: Path) -> None:

@@ -129,9 +129,9 @@ def test_a_metric_that_is_no_number_is_mentioned_once_for_each_set(
     heard = Heard(tmp_path, epochs=3, steps=6)
     monkeypatch.setattr(heard.context.task, "measured", lambda counts: {"accuracy": 0.5, "loss": 1.0, "bleu": None})
     loop.run(heard.context, NumpyLearner(heard.context))
-    found = [event["message"] for event in heard.events() if event["kind"] == "warning"]
+    messages = [event["message"] for event in heard.events() if event["kind"] == "warning"]
     ending = "look at its targets, and at what the model returns"
-    assert found == [
+    assert messages == [
         f"bleu of the validation set is not a number in epoch 1: {ending}",
         f"bleu of the test set is not a number: {ending}",
     ]
@@ -235,9 +235,9 @@ def test_the_newest_checkpoints_are_kept_however_many_digits_their_epochs_have(t
     for epoch in (9_998, 9_999, 10_000):
         checkpoint.write(tmp_path, epoch, {"w": np.zeros(1)}, epochs_of(epoch), steps=epoch)
     assert {file.stem for file in (tmp_path / "checkpoints").iterdir()} == {"epoch-9999", "epoch-10000"}
-    found = checkpoint.latest(tmp_path)
-    assert found is not None
-    assert found.steps == 10_000
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert saved.steps == 10_000
 
 
 def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_a_half_written_checkpoint_is_passed_over_for_the_one_before(tmp_path: P
     files = sorted((tmp_path / "checkpoints").iterdir())
     assert [file.name for file in files] == ["epoch-0002.safetensors", "epoch-0003.safetensors"]
     files[-1].write_bytes(files[-1].read_bytes()[:40])
-    found = checkpoint.latest(tmp_path)
-    assert found is not None
-    assert found.steps == 20
-    assert np.array_equal(found.state["w"], np.full(3, 2.0))
+    saved = checkpoint.latest(tmp_path)
+    assert saved is not None
+    assert saved.steps == 20
+    assert np.array_equal(saved.state["w"], np.full(3, 2.0))
 
 
 @pytest.mark.parametrize("gone", ["checkpoints", "run"])
@@ -305,9 +305,9 @@ def test_a_checkpoint_with_a_damaged_history_is_passed_over_with_a_warning_or_re
     first, newest = sorted((tmp_path / "checkpoints").iterdir())
     save_file({"w": np.zeros(3)}, newest, metadata=whole | damage)
     warnings: list[str] = []
-    found = checkpoint.to_resume(tmp_path, warnings.append)
-    assert found is not None
-    assert (found.steps, len(found.history)) == (10, 1)
+    saved = checkpoint.to_resume(tmp_path, warnings.append)
+    assert saved is not None
+    assert (saved.steps, len(saved.history)) == (10, 1)
     (warning,) = warnings
     assert "epoch-0002.safetensors: " in warning
     assert "resumes from that of epoch 1" in warning

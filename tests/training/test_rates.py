@@ -29,12 +29,12 @@ def by_torch(make, steps: int, rate: float = 0.2) -> list[float]:
     """The rates that a scheduler of PyTorch gives to so many steps, or epochs."""
     torch = pytest.importorskip("torch")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))], lr=rate)
-    scheduler, found = make(torch.optim.lr_scheduler, optimizer), []
+    scheduler, theirs = make(torch.optim.lr_scheduler, optimizer), []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        theirs.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return found
+    return theirs
 
 
 def test_without_a_schedule_the_rate_stays() -> None:
@@ -56,8 +56,8 @@ def test_linear_is_that_of_pytorch() -> None:
 @pytest.mark.parametrize(("milestones", "steps"), [("10,30", [10, 30]), ("2epochs+4epochs", [14, 28])])
 def test_steps_at_milestones_are_those_of_pytorch(milestones: str, steps: list[int]) -> None:
     expected = by_torch(lambda kinds, optimizer: kinds.MultiStepLR(optimizer, steps, gamma=0.3), TOTAL)
-    found = sequence(schedule="step", milestones=milestones, milestone_factor=0.3)
-    assert found == pytest.approx(expected, rel=1e-9)
+    rates = sequence(schedule="step", milestones=milestones, milestone_factor=0.3)
+    assert rates == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("schedule", "factor"), [

@@ -208,8 +208,8 @@ def test_figures_are_known_by_the_names_that_people_use(
     scene.after(1.0, step=1, epoch=1)
     scene.after(1.0, epoch=1, **{name: value})
     result = scene.result()
-    found = result["test"]["reported"] if split == "test" else result["history"][0]
-    assert found[metric if split == "test" else f"{split}_{metric}"] == pytest.approx(kept)
+    figures = result["test"]["reported"] if split == "test" else result["history"][0]
+    assert figures[metric if split == "test" else f"{split}_{metric}"] == pytest.approx(kept)
 
 
 def test_what_was_read_as_what_is_stated_once_by_the_first_rank() -> None:

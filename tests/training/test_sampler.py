@@ -39,9 +39,9 @@ def burn(seconds: float) -> float:
 def test_what_this_process_uses_is_its_own_and_the_hosts() -> None:
     counted = CpuTime()
     used = burn(0.3)
-    found = counted.since_last()
-    assert found is not None
-    fields = CpuTimeFields.model_validate(found)
+    times = counted.since_last()
+    assert times is not None
+    fields = CpuTimeFields.model_validate(times)
     assert used <= fields.own < used + 0.2
     assert fields.busy >= used - 0.1, "the system counts in hundredths of a second"
     assert fields.controller == 0.0
@@ -60,10 +60,10 @@ def test_what_its_children_use_is_its_own_whether_they_ended_or_not(ended: bool)
         child.stdout.readline()
         if ended:
             child.wait(30)
-        found = counted.since_last()
+        times = counted.since_last()
         child.kill()
-    assert found is not None
-    assert found["own"] >= 0.28
+    assert times is not None
+    assert times["own"] >= 0.28
 
 
 @pytest.mark.integration
@@ -77,19 +77,19 @@ def test_what_its_controller_uses_belongs_to_the_run(monkeypatch: pytest.MonkeyP
         controller.stdin.write(b"\n")
         controller.stdin.flush()
         controller.stdout.readline()
-        found = counted.since_last()
+        times = counted.since_last()
         controller.kill()
-    assert found is not None
-    assert found["controller"] >= 0.2
+    assert times is not None
+    assert times["controller"] >= 0.2
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("controller", ["", "no number", "4194303"])
 def test_a_controller_that_is_elsewhere_counts_nothing(controller: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONTROLLER, controller)
-    found = CpuTime().since_last()
-    assert found is not None
-    assert found["controller"] == 0.0
+    times = CpuTime().since_last()
+    assert times is not None
+    assert times["controller"] == 0.0
 
 
 @pytest.mark.unit

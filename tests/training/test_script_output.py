@@ -24,22 +24,22 @@ def read(text: bytes, *patterns: str) -> tuple[bytes, list[dict[str, Any]]]:
         stdout=subprocess.PIPE, pass_fds=[its_answers],
     )
     os.close(its_answers)
-    found: list[str] = []
+    printed: list[str] = []
     with os.fdopen(answers) as lines:
-        thread = threading.Thread(target=lambda: found.extend(lines))
+        thread = threading.Thread(target=lambda: printed.extend(lines))
         thread.start()
         log, _ = program.communicate(text, timeout=280)
         thread.join(10)
     assert program.returncode == 0
-    return log, [json.loads(line) for line in found]
+    return log, [json.loads(line) for line in printed]
 
 
 @pytest.mark.integration
 def test_figures_are_found_in_lines_with_colours_and_in_progress_bars() -> None:
     text = b"\x1b[1mepoch 1\x1b[0m loss: 0.5 acc 80%\r\x1b[2Kepoch 2 loss: 0.25\nnothing here\nepoch 3 loss: 1e-3"
-    log, found = read(text, r"epoch (?P<epoch>\d+) loss: (?P<loss>\S+)", r"acc (?P<accuracy_percent>\d+)%")
+    log, answers = read(text, r"epoch (?P<epoch>\d+) loss: (?P<loss>\S+)", r"acc (?P<accuracy_percent>\d+)%")
     assert log == text, "the log has everything as it was printed"
-    assert found == [{"figures": {"epoch": 1.0, "loss": 0.5, "accuracy_percent": 80.0}},
+    assert answers == [{"figures": {"epoch": 1.0, "loss": 0.5, "accuracy_percent": 80.0}},
                      {"figures": {"epoch": 2.0, "loss": 0.25}}, {"figures": {"epoch": 3.0, "loss": 0.001}}]
 
 
@@ -47,24 +47,24 @@ def test_figures_are_found_in_lines_with_colours_and_in_progress_bars() -> None:
 def test_a_pattern_that_takes_for_ever_is_given_up_and_the_others_are_not() -> None:
     hopeless = r"(?P<x>(a+)+)$"
     line = b"a" * 60 + b"! loss 2\n"
-    log, found = read(line * 5, hopeless, r"loss (?P<loss>\d)")
+    log, answers = read(line * 5, hopeless, r"loss (?P<loss>\d)")
     assert log == line * 5
-    assert [answer["figures"] for answer in found if "figures" in answer] == [{"loss": 2.0}] * 5
-    (warning,) = [answer["warning"] for answer in found if "warning" in answer]
+    assert [answer["figures"] for answer in answers if "figures" in answer] == [{"loss": 2.0}] * 5
+    (warning,) = [answer["warning"] for answer in answers if "warning" in answer]
     assert "is not used any more: it took longer than 0.2 s on 3 lines" in warning
 
 
 @pytest.mark.integration
 def test_what_is_no_number_is_mentioned_once_and_long_lines_are_searched_at_their_beginning() -> None:
     text = b"loss high\nloss high\n" + b"loss 1" + b"x" * 200_000 + b" late 2\n"
-    log, found = read(text, r"loss (?P<loss>[a-z]+|\d)", r"late (?P<late>\d)")
+    log, answers = read(text, r"loss (?P<loss>[a-z]+|\d)", r"late (?P<late>\d)")
     assert log == text
-    assert [answer.get("figures") for answer in found] == [None, {"loss": 1.0}]
-    assert "loss is 'high', which is not a number" in found[0]["warning"]
+    assert [answer.get("figures") for answer in answers] == [None, {"loss": 1.0}]
+    assert "loss is 'high', which is not a number" in answers[0]["warning"]
 
 
 @pytest.mark.parametrize(
-    ("found", "reports"),
+    ("figures", "reports"),
     [
         pytest.param({"loss": 1.0, "step": 3.0}, [("train", 3, None, None, {"loss": 1.0})], id="training"),
         pytest.param({"epoch": 2.0, "val_loss": 1.0}, [("validation", None, None, 2, {"loss": 1.0})], id="validation"),
@@ -77,5 +77,5 @@ def test_what_is_no_number_is_mentioned_once_and_long_lines_are_searched_at_thei
         pytest.param({"epoch": 0.5, "loss": 1.0}, [("train", None, None, None, {"loss": 1.0})], id="half-an-epoch"),
     ],
 )
-def test_the_name_of_a_group_states_what_was_measured(found: dict[str, float], reports: list[Any]) -> None:
-    assert list(reports_of(found)) == reports
+def test_the_name_of_a_group_states_what_was_measured(figures: dict[str, float], reports: list[Any]) -> None:
+    assert list(reports_of(figures)) == reports

@@ -13,8 +13,8 @@ import threading
 
 import pytest
 
-from velodrome.transport.door import enter
 from velodrome.transport.rendezvous_server import PROTOCOL, RendezvousServer
+from velodrome.transport.sockets import connect
 
 #: The server, with a tidying that waits for a byte before it is done.
 SERVER = """
@@ -46,7 +46,7 @@ def test_the_ranks_know_that_the_server_ends_before_it_tidies_up_and_no_signal_e
     ranks = {}
     for rank in range(2):
         for kind in ("pmi", "liveness"):
-            ranks[kind, rank] = enter(address, PROTOCOL, [kind, str(rank)], 20)
+            ranks[kind, rank] = connect(address, PROTOCOL, [kind, str(rank)], 20)
     liveness = ranks["liveness", 1]
     liveness.settimeout(20)
     assert liveness.recv(100).startswith(b"complete ")
@@ -73,8 +73,8 @@ def test_nothing_that_a_rank_sends_ends_the_server() -> None:
     thread = threading.Thread(target=server.serve)
     thread.start()
     for words in (["pmi", "²"], ["pmi", "٣"], ["liveness", "9" * 300], ["pmi"], ["other", "0"]):
-        enter(address, PROTOCOL, words, 20).close()
-    ranks = {(kind, rank): enter(address, PROTOCOL, [kind, str(rank)], 20)
+        connect(address, PROTOCOL, words, 20).close()
+    ranks = {(kind, rank): connect(address, PROTOCOL, [kind, str(rank)], 20)
              for kind in ("pmi", "liveness") for rank in range(2)}
     strange = ranks["pmi", 1]
     for line in (b"", b"cmd=put", b"cmd=get", b"cmd=put key=a", b"cmd=abort exitcode=1", b"=", b"cmd=barrier_in",

@@ -40,12 +40,12 @@ from velodrome.machine import cores, cores_of_others
 
 def list() -> builtins.list[dict[str, Any]]:
     """Every launcher that needs no definition, and every cluster of clusters.yaml, with its file and its mistakes."""
-    found = [
+    rows = [
         {"name": launcher.name, "launcher": launcher.name, "description": launcher.description,
          "options": launcher.inline, "file": None, "hosts": None, "error": None}
         for launcher in launchers()
     ]
-    found += [
+    rows += [
         {"name": name, "launcher": name, "description": "", "options": "", "file": None, "hosts": None, "error": error}
         for name, error in LAUNCHERS.broken().items()
     ]
@@ -59,8 +59,8 @@ def list() -> builtins.list[dict[str, Any]]:
             row |= {"description": target.launcher.description, "hosts": target.options.named_hosts}
         except BadRequest as error:
             row["error"] = str(error)
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def show(name: str) -> dict[str, Any]:
@@ -157,17 +157,17 @@ def doctor(
     job = complete(job or Job.model_validate({}))
     where = where_of(job, on)
     with using_mirror(mirror), open_launcher(where) as launcher:
-        found = launcher.examine(examined(job), measure=measure, notice=on_wait)
+        examination = launcher.examine(examined(job), measure=measure, notice=on_wait)
         code = launcher.sent_code(job)
-    findings = [*found.findings]
+    findings = [*examination.findings]
     if launcher_named(where).here and all(finding.level == "ok" for finding in findings):
         findings = [*_other_programs(), *findings]
-    lines = emulation_lines(Cluster.model_validate(found.emulation))
+    lines = emulation_lines(Cluster.model_validate(examination.emulation))
     findings += [Finding("ok", "network", None, line) for line in lines]
     wrong = [finding for finding in findings if finding.level == "error"]
     return {
         "cluster": str(where), "launcher": launcher.name, "ok": not wrong,
-        "findings": [finding.as_json() for finding in findings], "pairs": found.pairs,
+        "findings": [finding.as_json() for finding in findings], "pairs": examination.pairs,
         "code": code,
     }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome import files
 from velodrome.data import catalogue
-from velodrome.data.base import BadData, Progress
+from velodrome.data.base import BadData, Progress, quiet
 from velodrome.data.fetch import using_mirror
 from velodrome.data.source import Description
 from velodrome.errors import BadRequest, VelodromeError
@@ -52,8 +52,8 @@ def _describe(name: str) -> tuple[Description, bool | None]:
 
 def _plain(about: Description) -> dict[str, Any]:
     """A description as it is after a round trip through JSON."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(about)))
-    return found
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(about)))
+    return plain
 
 
 def prepare(
@@ -70,7 +70,7 @@ def prepare(
     with using_mirror(mirror):
         source = catalogue.data_set(name, bad_data)
         source.forget_damaged()
-        source.prepare(on_download)
+        source.prepare(on_download or quiet)
     return {**_plain(catalogue.describe(name, bad_data=bad_data)), "ready": True}
 
 
@@ -122,14 +122,15 @@ def _arrays(data: ExampleSet) -> dict[str, Any]:
 
     return {
         "name": data.name, "train": len(data.train), "validation": len(data.validation), "test": len(data.test),
-        "inputs": [_plain_field(one) for one in data.inputs], "targets": [_plain_field(one) for one in data.targets],
+        "inputs": [_plain_field(array) for array in data.inputs],
+        "targets": [_plain_field(array) for array in data.targets],
         "task": data.columns.get("task") or implied_task(data.targets), "classes": data.classes,
         "class_names": [*data.class_names], "columns": dict(data.columns), "notes": [*data.notes, *data.caveats],
     }
 
 
-def _plain_field(one: ArrayField) -> dict[str, Any]:
-    return {"name": one.name, "shape": [*one.shape], "dtype": one.dtype}
+def _plain_field(array: ArrayField) -> dict[str, Any]:
+    return {"name": array.name, "shape": [*array.shape], "dtype": array.dtype}
 
 
 def _count_words(name: str, bad_data: BadData) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def encode_row(columns: str | Path | Mapping[str, Any], row: Mapping[str, Any]) 
         columns: the folder of a saved model, its ``columns.json``, or what that file contains.
         row: cells by column; one that is missing counts as the mean of its column, or as no category.
     """
-    from velodrome.data.tables import encoding
+    from velodrome.data.own import encoding
 
     if isinstance(columns, Mapping):
         return encoding.encode_row(columns, row)
@@ -173,11 +174,11 @@ def verify(name: str) -> dict[str, Any]:
 
     ``ok`` is false if nothing is stored. ``advice`` is how to repair what is wrong, or None.
     """
-    found = catalogue.verify(name)
-    ok = bool(found) and all(file.state == "ok" for file in found)
-    prepare = not found or any(file.state != "ok" and file.by_prepare for file in found)
+    checked = catalogue.verify(name)
+    ok = bool(checked) and all(file.state == "ok" for file in checked)
+    prepare = not checked or any(file.state != "ok" and file.by_prepare for file in checked)
     advice = None if ok or not prepare else f"velodrome data prepare {shlex.quote(name)}"
-    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in found]
+    states = [{"file": file.file, "state": file.state, "detail": file.detail} for file in checked]
     return {"name": name, "ok": ok, "advice": advice, "files": states}
 
 
@@ -224,7 +225,7 @@ def shard(
     about = catalogue.describe(name, validation=validation, bad_data=bad_data)
     index = write_shards(
         splits, about, store, shards=shards, encoding=encoding, parts=chosen, seed=seed, validation=validation,
-        force=force, progress=on_download,
+        force=force, progress=on_download or quiet,
     )
     counts = {known: {"files": len(index.files(known)), "examples": index.examples(known)} for known in index.parts}
     return {"name": name, "url": store.url, "encoding": encoding, "bytes": index.bytes, "parts": counts,

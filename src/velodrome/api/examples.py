@@ -20,8 +20,8 @@ from velodrome.errors import BadRequest
 
 def _contents() -> dict[str, bytes]:
     """The example files by name."""
-    found = resources.files("velodrome").joinpath("example_files").iterdir()
-    return {file.name: file.read_bytes() for file in sorted(found, key=lambda file: file.name) if file.is_file()}
+    examples = resources.files("velodrome").joinpath("example_files").iterdir()
+    return {file.name: file.read_bytes() for file in sorted(examples, key=lambda file: file.name) if file.is_file()}
 
 
 def list() -> builtins.list[dict[str, Any]]:

@@ -54,10 +54,10 @@ def list(
     if status is not None and status not in STATUSES:
         raise BadRequest(f"--status {status!r}: choose one of {', '.join(STATUSES)}")
     rows: builtins.list[dict[str, Any]] = []
-    for found in scan(Path(runs)):
-        rows.append(row_of_run(found.path) if found.kind == "run" else row_of_race(found.path))
-        if within_races and found.kind == "race":
-            rows += _rows_within(found)
+    for stored in scan(Path(runs)):
+        rows.append(row_of_run(stored.path) if stored.kind == "run" else row_of_race(stored.path))
+        if within_races and stored.kind == "race":
+            rows += _rows_within(stored)
     return [row for row in rows if status is None or row["status"] == status]
 
 
@@ -72,10 +72,10 @@ def show(name: str, runs: str | Path = "runs") -> dict[str, Any]:
         name: name of a run, of a race, or ``RACE/RUN``.
         runs: folder that holds the runs.
     """
-    found = locate(Path(runs), name)
-    if found.kind == "race":
-        return {**row_of_race(found.path), "rows": _rows_within(found)}
-    folder = RunFolder(found.path)
+    stored = locate(Path(runs), name)
+    if stored.kind == "race":
+        return {**row_of_race(stored.path), "rows": _rows_within(stored)}
+    folder = RunFolder(stored.path)
     result, problem = folder.read()
     # The run may have been moved: its folder is where it was found, not the recorded path.
     path = str(folder.path.resolve())
@@ -103,10 +103,10 @@ def compare_runs(
     With `alone`, and where one is a repetition of the other, each stands for itself, without its repetitions.
     """
     skipped: dict[str, str] = {}
-    found = [(name, repetitions(Path(runs), name, skipped.setdefault)) for name in (first, second)]
+    sides = [(name, repetitions(Path(runs), name, skipped.setdefault)) for name in (first, second)]
     if alone or some_repeat(Path(runs), (first, second)):
-        found = [(name, results[:1]) for name, results in found]
-    return compare_pair(found[0], found[1]), skipped
+        sides = [(name, results[:1]) for name, results in sides]
+    return compare_pair(sides[0], sides[1]), skipped
 
 
 def read(path: Path) -> Result:
@@ -130,11 +130,11 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
 
     `skipped` is called with name and reason of runs that cannot be read.
     """
-    found = locate(runs, name)
-    if found.kind == "race":
+    stored = locate(runs, name)
+    if stored.kind == "race":
         raise BadRequest(f"{name!r} is a race: name one of its runs, which `velodrome runs show {name}` lists")
     try:
-        mine = read(found.path)
+        mine = read(stored.path)
         if mine.status != "finished":
             raise VelodromeError(f"it is {mine.status}")
     except VelodromeError as error:
@@ -143,8 +143,8 @@ def repetitions(runs: Path, name: str, skipped: Callable[[str, str], object]) ->
         ) from None
     key = Configuration.of(mine).key
     others = []
-    for beside in scan(found.path.parent):
-        if beside.kind != "run" or beside.path == found.path or ASIDE in beside.name:
+    for beside in scan(stored.path.parent):
+        if beside.kind != "run" or beside.path == stored.path or ASIDE in beside.name:
             continue
         summary, problem = RunFolder(beside.path).read()
         if problem is not None:
@@ -184,9 +184,9 @@ def check(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
         runs: folder that holds the runs.
     """
     checked: builtins.list[Checked] = []
-    for found in scan(Path(runs)) if not names else [_anywhere(Path(runs), name) for name in names]:
-        checked += check_race(found.path) if found.kind == "race" else [check_run(found.path)]
-    return {"ok": not any(one.problems for one in checked), "runs": [one.as_json() for one in checked]}
+    for stored in scan(Path(runs)) if not names else [_anywhere(Path(runs), name) for name in names]:
+        checked += check_race(stored.path) if stored.kind == "race" else [check_run(stored.path)]
+    return {"ok": not any(run.problems for run in checked), "runs": [run.as_json() for run in checked]}
 
 
 def verify(
@@ -211,10 +211,10 @@ def verify(
 
 def locate_run(runs: Path, name: str) -> Path:
     """The folder of a run of the store, or of any run by its path."""
-    found = _anywhere(runs, name)
-    if found.kind == "race":
+    stored = _anywhere(runs, name)
+    if stored.kind == "race":
         raise BadRequest(f"{name!r} is a race: name one of its runs, as {name}/RUN")
-    return found.path
+    return stored.path
 
 
 def _anywhere(runs: Path, name: str) -> Found:
@@ -231,10 +231,10 @@ def _anywhere(runs: Path, name: str) -> Found:
 
 def removable(names: Sequence[str], runs: str | Path = "runs") -> builtins.list[Found]:
     """The runs and races of these names, each once; refused if one of them is running."""
-    found = [*{one.path: one for one in (locate(Path(runs), name) for name in names)}.values()]
-    for one in found:
-        refuse_running(one)
-    return found
+    entries = [*{entry.path: entry for entry in (locate(Path(runs), name) for name in names)}.values()]
+    for entry in entries:
+        refuse_running(entry)
+    return entries
 
 
 def remove(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
@@ -244,10 +244,10 @@ def remove(*names: str, runs: str | Path = "runs") -> dict[str, Any]:
         names: runs, races or ``RACE/RUN``.
         runs: folder that holds the runs.
     """
-    found = removable(names, runs)
-    for one in found:
-        remove_folder(one, Path(runs))
-    return {"removed": [str(one.path.relative_to(runs)) for one in found]}
+    entries = removable(names, runs)
+    for entry in entries:
+        remove_folder(entry, Path(runs))
+    return {"removed": [str(entry.path.relative_to(runs)) for entry in entries]}
 
 
 def export(
@@ -269,19 +269,19 @@ def export(
         checkpoints: whether the checkpoints are packed, too.
         force: whether an existing file is replaced.
     """
-    found = locate(Path(runs), name)
+    stored = locate(Path(runs), name)
     target = None if out is None else Path(out)
     form = form_of(format, target)
-    target = target or Path(f"{found.name}.{form}")
+    target = target or Path(f"{stored.name}.{form}")
     if target.exists() and not force:
         raise BadRequest(f"--out {str(target)!r} exists already: choose another name, or give --force")
     if not target.resolve().parent.is_dir():
         raise BadRequest(f"--out {str(target)!r}: there is no folder {str(target.parent)!r}")
-    written = {"run": found.name, "file": str(target.resolve()), "format": form}
+    written = {"run": stored.name, "file": str(target.resolve()), "format": form}
     if form != "csv":
-        return {**written, "files": write_archive(found.path, target, form, checkpoints=checkpoints)}
+        return {**written, "files": write_archive(stored.path, target, form, checkpoints=checkpoints)}
     results, skipped = [], []
-    for folder in [one.path for one in runs_of(found.path)] if found.kind == "race" else [found.path]:
+    for folder in [run.path for run in runs_of(stored.path)] if stored.kind == "race" else [stored.path]:
         result = RunFolder(folder).result()
         if result is None:
             skipped.append(folder.name)

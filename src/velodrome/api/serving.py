@@ -14,8 +14,8 @@ from velodrome import files as stored
 from velodrome.api.runs import locate_run
 from velodrome.clusters.registry import DEFAULT, open_launcher
 from velodrome.data.base import Faults
-from velodrome.data.delimited import read_rows
 from velodrome.data.fetch import using_mirror
+from velodrome.data.own.tables import read_rows
 from velodrome.errors import BadRequest
 from velodrome.models.served import Served
 from velodrome.serving import inputs, responses
@@ -99,13 +99,14 @@ def _answers(model: LoadedModel, file: Path, top: int) -> Iterator[dict[str, Any
         if about.kind == "text":
             probabilities = responses.next_words(model, given)
             # Probabilities are computed already: they count as the outputs of the graph.
-            found = responses_of(about.model_copy(update={"outputs": "probabilities"}), probabilities[None], top)[0]
+            as_outputs = about.model_copy(update={"outputs": "probabilities"})
+            predictions = responses_of(as_outputs, probabilities[None], top)[0]
         else:
             scores = model.scores(given)
             if not np.isfinite(scores).all():
                 raise BadInput(f"{str(file)!r}: {NOT_FINITE}")
-            found = responses_of(about, scores, top)[0]
-        row = {"file": str(file), **place, "predictions": found}
+            predictions = responses_of(about, scores, top)[0]
+        row = {"file": str(file), **place, "predictions": predictions}
         yield {**row, "milliseconds": round(1000 * (time.perf_counter() - began), 3)}
 
 

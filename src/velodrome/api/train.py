@@ -102,9 +102,9 @@ def resume(
 
 def admit(name: str, store: Store, trust_code: Collection[str], *, launched: bool) -> Job:
     """The job of a stored run whose code may run; `launched` if the run also says where."""
-    found = store.get(name)
-    job = found.job()
-    trust.admit_stored(job, f"run {found.name!r}", found.path, trust_code, launched=launched)
+    run = store.get(name)
+    job = run.job()
+    trust.admit_stored(job, f"run {run.name!r}", run.path, trust_code, launched=launched)
     return job
 
 
@@ -162,7 +162,7 @@ def plan(
     placed(roles_of(job), hosts, Placement(pins=place or {}))  # refuses pins with the names that were given
     named = host_names(len(hosts)) if format is not None else list(hosts)
     own = dict(zip(hosts, named, strict=True))
-    pins = {who: ",".join(own.get(one.strip(), one.strip()) for one in where.split(",")) for who, where in
+    pins = {who: ",".join(own.get(host.strip(), host.strip()) for host in where.split(",")) for who, where in
             (place or {}).items()}
     made = make_plan(check_name(name) if name else default_name(job), job, named, consecutive_ports(port),
                      placement=Placement(pins=pins))

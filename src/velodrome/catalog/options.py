@@ -33,6 +33,12 @@ class Request(Protocol):
     def dtype(self) -> str: ...
 
     @property
+    def implementation(self) -> str: ...
+
+    @property
+    def has_own_optimizer(self) -> bool: ...
+
+    @property
     def model_extra(self) -> dict[str, Any] | None:
         """The values of options by name."""
 

@@ -17,9 +17,10 @@ from velodrome.cli.data import BadDataOption, checked
 from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
-from velodrome.studies.plan import StudyPlan, size_of
+from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
-from velodrome.studies.wording import counted, differences, origin_lines, plan_lines
+from velodrome.studies.settings import size_of
+from velodrome.studies.wording import counted, differences, figure_lines, origin_lines, plan_lines
 
 if TYPE_CHECKING:
     from velodrome.studies.results import FinishedStudy
@@ -104,7 +105,7 @@ def show(
     console.print(f"Source: {study.source}", soft_wrap=True, markup=False)
     console.print(f"Machines: {study.machines}", soft_wrap=True, markup=False)
     print_table(console, comparison(plan, rows, ours=False))
-    for line in origin_lines(plan):
+    for line in (*figure_lines(rows), *origin_lines(plan)):
         console.print(line, soft_wrap=True, markup=False)
     for note in study.notes:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)

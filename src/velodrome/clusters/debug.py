@@ -15,7 +15,7 @@ from pathlib import Path
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.environments import interpreter_of
-from velodrome.clusters.launcher import Allocation, Deliver, Exit, Group, LauncherType, Notice, no_notice
+from velodrome.clusters.launcher import Allocation, Deliver, Exit, Group, Notice, no_notice
 from velodrome.clusters.local.launcher import HereLauncher, free_port
 from velodrome.clusters.plan import LOOPBACK, Plan, Process, arguments, environment
 from velodrome.errors import BadRequest
@@ -116,9 +116,3 @@ def _same_cores() -> Iterator[None]:
     finally:
         if before is not None:
             os.sched_setaffinity(0, before)
-
-
-LAUNCHER = LauncherType(
-    "debug", "a job of one process inside the command itself, for breakpoints",
-    "velodrome.clusters.debug:DebugLauncher", interactive=True,
-)

@@ -21,10 +21,11 @@ from velodrome.job.job import Job
 
 DEFAULT = "local"
 #: In the order in which lists show them.
-OURS = ("local", "debug", "emulated", "ssh", "ray", "slurm")
-LAUNCHERS = Plugins(
-    "velodrome.launchers", "launcher", LauncherType, {name: f"velodrome.clusters.{name}:LAUNCHER" for name in OURS}
-)
+OURS = {
+    "local": "velodrome.clusters.local:LAUNCHER", "debug": "velodrome.clusters.local:DEBUG",
+    **{name: f"velodrome.clusters.{name}:LAUNCHER" for name in ("emulated", "ssh", "ray", "slurm")},
+}
+LAUNCHERS = Plugins("velodrome.launchers", "launcher", LauncherType, OURS)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.data.arrays import DTypeLike, NDArray, np
-from velodrome.data.base import Checked, DataError
+from velodrome.data.base import Checked, DataError, DTypeLike, NDArray, np
 
 #: How long a process waits for another one that fetches the same data set and makes no progress.
 LOCK_SECONDS = 600.0
@@ -75,6 +74,18 @@ def read(path: Path, file: RemoteFile) -> mmap.mmap | None:
     if file.crc32 is None:
         return payload if hashlib.sha256(payload).hexdigest() == file.sha256 else None
     return payload if zlib.crc32(payload) == file.crc32 else None
+
+
+@contextmanager
+def storing(what: str, place: Path) -> Iterator[None]:
+    """Name what cannot be stored, where and why; `what` is the beginning of a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{what} cannot be stored in {place} ({_reason(error)}): free some space, or set VELODROME_CACHE to a "
+            "folder that can be written"
+        ) from error
 
 
 def store(path: Path, payload: bytes) -> None:
@@ -201,29 +212,23 @@ def keep(
         return kept
     home = _home(source)
     _sweep(home)
-    try:
-        with exclusive(home, also):  # a process that waited here may find the work done
-            if kept := find(source, key):
-                return kept
-            for left in home.iterdir():  # earlier generations, and what a killed process left
-                if left.is_dir():
-                    shutil.rmtree(left)
-            making = home / f"{_MAKING}{key[:32]}"
-            making.mkdir()
-            try:
-                about = make(making)
-                arrays = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
-                whole = {"version": VERSION, "key": key, "source": source, "about": about, "files": arrays}
-                (making / _ABOUT).write_text(json.dumps(whole), encoding="utf-8")
-                making.rename(home / key[:32])
-            except BaseException:
-                shutil.rmtree(making, ignore_errors=True)
-                raise
-    except OSError as error:
-        raise DataError(
-            f"decoded data cannot be stored in {home} ({_reason(error)}): free some space, or set "
-            "VELODROME_CACHE to a folder that can be written"
-        ) from error
+    with storing("decoded data", home), exclusive(home, also):  # a process that waited here may find the work done
+        if kept := find(source, key):
+            return kept
+        for left in home.iterdir():  # earlier generations, and what a killed process left
+            if left.is_dir():
+                shutil.rmtree(left)
+        making = home / f"{_MAKING}{key[:32]}"
+        making.mkdir()
+        try:
+            about = make(making)
+            arrays = {file.name: _sum(file) for file in sorted(making.glob("*.npy"))}
+            whole = {"version": VERSION, "key": key, "source": source, "about": about, "files": arrays}
+            (making / _ABOUT).write_text(json.dumps(whole), encoding="utf-8")
+            making.rename(home / key[:32])
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
     kept = find(source, key)
     if kept is None:
         raise DataError(f"{home} changes while it is read: see what else writes there")

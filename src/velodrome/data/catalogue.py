@@ -17,7 +17,7 @@ from types import ModuleType
 from velodrome.catalog.base import SCRIPT_LABEL as OF_SCRIPT
 from velodrome.catalog.registry import Plugins
 from velodrome.data import sources
-from velodrome.data.base import BadData, Checked, Progress
+from velodrome.data.base import BadData, Checked, Progress, naming, quiet
 from velodrome.data.examples import ExampleSet, Text
 from velodrome.data.own.functions import is_function
 from velodrome.data.shards import data_set as data_set_of_shards
@@ -58,10 +58,10 @@ class _Kinds:
 
     def _at_path(self, name: str, rest: str, bad_data: BadData) -> Source | None:
         path, options = split_options(rest)
-        check_exists(name, path)
+        check_exists(path)
         for each in self._formats:
             if each.takes(path, options):
-                check_options(name, options, each.options)
+                check_options(options, each.options)
                 return each.source(name, path, options, bad_data)
         return None
 
@@ -96,8 +96,9 @@ def data_set(name: str, bad_data: BadData = "fail") -> Source:
     """The data set of a name: one of the catalogue, `name:variant` of one, `scheme:place`, or `module:function`."""
     if name == OF_SCRIPT:
         return ScriptData(name)
-    if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
-        return source
+    with naming(name):
+        if source := _ours().source(name, bad_data) or _added().source(name, bad_data):
+            return source
     before, colon, _ = name.partition(":")
     if colon and before == _PATH:
         raise BadRequest(
@@ -126,7 +127,7 @@ def implied_task(name: str, *, bad_data: BadData = "fail") -> str | None:
 
 def prepare(name: str, progress: Progress | None = None, *, bad_data: BadData = "fail") -> None:
     """Fetch the files of a data set, so that loading it does not wait for a network."""
-    data_set(name, bad_data).prepare(progress)
+    data_set(name, bad_data).prepare(progress or quiet)
 
 
 def load(name: str, *, seed: int, validation: float, bad_data: BadData = "fail") -> ExampleSet:

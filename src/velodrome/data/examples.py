@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from velodrome.data.arrays import Gather, NDArray, is_mapped, np
+from velodrome.data.base import Gather, NDArray, is_mapped, np
 
 Named: TypeAlias = "Mapping[str, NDArray[Any]]"
 #: Makes other targets from those of a part.
@@ -212,7 +212,7 @@ class ExampleSet:
     files: tuple[int, ...] = ()
     #: Whether `train` holds only the files of this worker.
     own_files: bool = False
-    #: Promises of exactness that do not apply to this data, as sentences: a stream has no order to keep.
+    #: Guarantees of exactness that do not hold for this data, as sentences: a stream has no order to keep.
     caveats: tuple[str, ...] = ()
     #: Whether examples can only be read from front to back, so that an epoch visits them in their own order.
     in_order: bool = False
@@ -260,9 +260,9 @@ class ExampleSet:
         return replace(self, train=train, validation=validation, test=test, **more)
 
     def identity(self) -> dict[str, Any]:
-        """What the data of a run are recognized by: examples of each part, and a fingerprint of their content.
+        """What identifies the data of a run: examples of each part, and a fingerprint of their content.
 
-        Of examples that are made when they are asked for, and may be others each time, their number and form alone.
+        Examples that are computed on demand may differ each time: only their number and form count.
         """
         counts = {"train": sum(self.files) if self.own_files else len(self.train), "validation": len(self.validation),
                   "test": len(self.test)}
@@ -317,7 +317,7 @@ class Text:
         return self.train, self.validation, self.test
 
     def identity(self) -> dict[str, Any]:
-        """What the text of a run is recognized by: words of each part, and a fingerprint of all and the vocabulary."""
+        """What identifies the text of a run: words of each part, and a fingerprint of these and the vocabulary."""
         counts = {"train": len(self.train), "validation": len(self.validation), "test": len(self.test)}
         content = hashlib.blake2b((json.dumps(counts) + "\n".join(self.vocabulary)).encode(), digest_size=8)
         for part in self.arrays:

@@ -32,7 +32,7 @@ _CHUNK = 1 << 18
 
 
 class DownloadError(Exception):
-    """Why an address did not give the file, as the end of a sentence."""
+    """Why a source did not give the file, as the end of a sentence."""
 
 
 def download(url: str, part: Path, largest: int, advance: Callable[[int], None]) -> None:
@@ -130,39 +130,29 @@ _GZIP = b"\x1f\x8b"
 _SLACK = 1 << 16
 
 
-class _UnsuitableError(Exception):
-    """Why a source cannot be used, as the end of a sentence."""
-
-
 def ensure(
     data_set: str, files: Sequence[RemoteFile], *, system: Path | None, publishers: Sequence[str],
-    progress: Progress | None,
+    progress: Progress,
 ) -> None:
     """Make sure that the cache holds every file of a data set; fetch those that are missing or damaged."""
     folder = cache.folder() / data_set
-    try:
-        if all(cache.read(folder / file.payload_name, file) is not None for file in files):
-            return
-        with cache.exclusive(folder):  # a process that waited here may find the work done
-            missing = [file for file in files if cache.read(folder / file.payload_name, file) is None]
-            total, done = sum(file.gz_bytes for file in missing), 0
-            for file in missing:
+    if all(cache.read(folder / file.payload_name, file) is not None for file in files):
+        return
+    # A process that waited for the folder may find the work done.
+    with cache.storing(f"data set {data_set!r}", folder), cache.exclusive(folder):
+        missing = [file for file in files if cache.read(folder / file.payload_name, file) is None]
+        total, done = sum(file.gz_bytes for file in missing), 0
+        for file in missing:
 
-                def advance(got: int, base: int = done, name: str = file.name) -> None:
-                    if progress:
-                        progress(min(base + got, total), total, f"{data_set}/{name}")
+            def advance(got: int, base: int = done, name: str = file.name) -> None:
+                progress(min(base + got, total), total, f"{data_set}/{name}")
 
-                advance(0)
-                payload = _fetch(data_set, file, folder, system, publishers, advance)
-                cache.store(folder / file.payload_name, payload)
-                done += file.gz_bytes
-                advance(file.gz_bytes)
-            cache.tidy(folder)
-    except OSError as error:
-        raise DataError(
-            f"data set {data_set!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
-            "VELODROME_CACHE to a folder that can be written"
-        ) from error
+            advance(0)
+            payload = _fetch(data_set, file, folder, system, publishers, advance)
+            cache.store(folder / file.payload_name, payload)
+            done += file.gz_bytes
+            advance(file.gz_bytes)
+        cache.tidy(folder)
 
 
 @contextmanager
@@ -197,7 +187,7 @@ def _fetch(
     for where, fetch in _sources(data_set, file, folder, system, publishers, advance):
         try:
             return fetch()
-        except (_UnsuitableError, DownloadError) as error:
+        except DownloadError as error:
             tried.append(f"{where} ({error})")
     mirror = "" if os.environ.get(MIRROR) else f"{MIRROR} (not set); "
     raise DataError(
@@ -233,8 +223,8 @@ def _from_folder(folder: Path, file: RemoteFile) -> bytes:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _UnsuitableError(f"{name}: {error.strerror or error}") from None
-    raise _UnsuitableError("no such file" if folder.is_dir() else "no such folder")
+            raise DownloadError(f"{name}: {error.strerror or error}") from None
+    raise DownloadError("no such file" if folder.is_dir() else "no such folder")
 
 
 def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], None]) -> bytes:
@@ -246,7 +236,7 @@ def _from_web(url: str, file: RemoteFile, part: Path, advance: Callable[[int], N
     part.unlink()
     try:
         return _payload(data, file)
-    except _UnsuitableError:
+    except DownloadError:
         if not resumed:
             raise
     return _from_web(url, file, part, advance)
@@ -260,11 +250,11 @@ def _payload(data: bytes, file: RemoteFile) -> bytes:
         try:
             payload = unpacker.decompress(data, file.bytes + 1)
         except zlib.error as error:
-            raise _UnsuitableError(f"not a whole gzip file: {error}") from None
+            raise DownloadError(f"not a whole gzip file: {error}") from None
     if len(payload) == file.bytes and hashlib.sha256(payload).hexdigest() == file.sha256:
         return payload
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    raise _UnsuitableError(
+    raise DownloadError(
         f"wrong checksum: {len(payload):,} bytes inside instead of {file.bytes:,}, md5 {md5} instead of {file.gz_md5}"
         if len(payload) != file.bytes
         else f"wrong checksum: md5 {md5}, and the published file has {file.gz_md5}"

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Fault, Faults, Progress
+from velodrome.data.base import Fault, Faults, NDArray, Pick, Progress, WrongData, mapped, np, picked
 from velodrome.data.examples import ExampleSet, image_part, image_set
 from velodrome.data.source import CachedSource, Description, check_disk_space, notes_of
 from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
+    count_parts,
     divide,
     fingerprints_of_files,
     sizes_of,
@@ -29,7 +29,6 @@ from velodrome.data.split import (
     with_split_warnings,
 )
 from velodrome.data.storage.trees import File, Tree
-from velodrome.errors import BadRequest
 
 if TYPE_CHECKING:
     from velodrome.data.pictures import Header
@@ -55,10 +54,18 @@ class Listing:
     #: Classes that are named and have no file.
     empty: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, tree: Tree, rows: Sequence[tuple[File, str, int]], **more: Any) -> Listing:
+        """The list of files, the class of each and its part."""
+        names = sorted({name for _, name, _ in rows})
+        numbers = {name: number for number, name in enumerate(names)}
+        return cls(tree, [file for file, _, _ in rows], [numbers[name] for _, name, _ in rows],
+                   [part for _, _, part in rows], names, **more)
+
 
 @dataclass(frozen=True)
 class PhotoSet(CachedSource):
-    """Image files. Without a size of their own choice, all are brought to the size that most of them have."""
+    """Image files. By default, all are resized to their most common size."""
 
     title: str = "your own data"
     licence: str = "your own"
@@ -138,10 +145,9 @@ class PhotoSet(CachedSource):
 
     def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
         """What a reader of a run should know of the division."""
-        return unused_validation(self.name, [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
-                                 validation)
+        return unused_validation(self.name, count_parts(parts), validation)
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         from velodrome.data.pictures import decode_all
 
         listing = self.lister()
@@ -150,24 +156,18 @@ class PhotoSet(CachedSource):
             faults.add("classes without images", name)
         total = sum(file.bytes for file in listing.files)
 
-        def reading(done: int) -> None:
-            if progress:
-                progress(done, total, f"reading {self.name}")
-
-        def decoding(done: int) -> None:
-            if progress:
-                progress(done, total, f"decoding {self.name}")
-
         # Everything is read even if it is refused: whoever repairs the data needs all that is wrong with it.
-        usable, shape = self._shape(listing, faults, reading)
+        usable, shape = self._shape(listing, faults, lambda done: progress(done, total, f"reading {self.name}"))
         large = shape[0] * shape[1] > 64 * 64
         check_disk_space(
-            self.name, len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
+            len(usable) * math.prod(shape), f"{len(usable):,} images of {shape[0]}×{shape[1]}",
             "choose a smaller size, for example ?size=64x64 after the name" if large else "free some space",
         )
         files = [listing.files[place] for place in usable]
         images = cache.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
-        failed = decode_all(listing.tree, files, images, decoding)
+        failed = decode_all(
+            listing.tree, files, images, lambda done: progress(done, total, f"decoding {self.name}")
+        )
         images.flush()
         for row, reason in failed.items():
             faults.add("images that cannot be read", files[row].name, reason)
@@ -186,19 +186,13 @@ class PhotoSet(CachedSource):
         row = np.array(rows, np.int64)
         label = np.array([listing.labels[usable[place]] for place in rows], np.int64)
         part = np.array([listing.parts[usable[place]] for place in rows], np.int8)
-        trained = trainable_classes(label, part, listing.class_names, faults)
+        trained, numbers, names = trainable_classes(label, part, listing.class_names, faults)
         kept = trained[label]
-        label, part, row = (np.cumsum(trained) - 1)[label[kept]], part[kept], row[kept]
-        names = [class_name for class_name, any_ in zip(listing.class_names, trained, strict=True) if any_]
-        if len(names) < 2:
-            raise BadRequest(
-                f"data set {self.name!r} has {len(names)} classes that can be used, and training needs two"
-                f"{faults.because}"
-            )
+        label, part, row = numbers[label[kept]], part[kept], row[kept]
         prints = fingerprints_of_files([folder / "images.npy"], row)
         for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
             np.save(folder / f"{file}.npy", array)
-        return {"class_names": names, "parts": [int((part == which).sum()) for which in (TRAIN, VALIDATION, TEST)]}
+        return {"class_names": names, "parts": count_parts(part)}
 
     def _shape(
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]
@@ -212,7 +206,7 @@ class PhotoSet(CachedSource):
         for place, reason in failed.items():
             faults.add("images that cannot be read", listing.files[place].name, reason)
         if not headers:
-            raise BadRequest(f"data set {self.name!r} has no image that can be read{faults.because}")
+            raise WrongData(f"it has no image that can be read{faults.because}")
         height, width, channels = self._form(headers.values())
         for place, header in headers.items():
             name = listing.files[place].name
@@ -229,7 +223,6 @@ class PhotoSet(CachedSource):
         return list(headers), (height, width, channels)
 
     def _form(self, headers: Collection[Header]) -> tuple[int, int, int]:
-        """Height, width and channels of all images: as they were chosen, else the size of most and colour if any has
-        it."""
+        """Height, width and channels of all images: by default the most common size, and colour if any has colour."""
         height, width = self.size or Counter((header.height, header.width) for header in headers).most_common(1)[0][0]
         return height, width, self.channels or max(header.channels for header in headers)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from velodrome.data.arrays import Gather, NDArray, is_mapped, np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, Gather, NDArray, WrongData, is_mapped, np
 from velodrome.data.examples import ChannelStatistics, ExampleSet
 from velodrome.errors import BadRequest, bytes_text
 from velodrome.machine import process_memory
@@ -160,15 +159,15 @@ def has_fractions(array: RowArray) -> bool:
     return array.dtype.kind == "f"
 
 
-def check_memory(name: str, arrays: Sequence[RowArray]) -> None:
+def check_memory(arrays: Sequence[RowArray]) -> None:
     """Refuse images of which not even one could be converted."""
     for array in arrays:
         pixels = math.prod(array.shape[1:])
         needed, free = max(1, _rows_of_window(array)) * pixels * (array.dtype.itemsize + _EACH), process_memory()
         if needed > free:
             size = "×".join(map(str, array.shape[1:]))
-            raise BadRequest(
-                f"data set {name!r}: to convert images of {size} takes {bytes_text(needed)} of memory, and "
+            raise WrongData(
+                f"to convert images of {size} takes {bytes_text(needed)} of memory, and "
                 f"{bytes_text(free)} are free: make them smaller"
             )
 
@@ -177,7 +176,7 @@ def _rows_of_window(array: RowArray) -> int:
     return max(1, WINDOW_PIXELS // max(1, math.prod(array.shape[1:])))
 
 
-def scale_of(name: str, arrays: Sequence[RowArray]) -> float:
+def scale_of(arrays: Sequence[RowArray]) -> float:
     """What pixels are multiplied with to lie between 0 and 255; single ones far off are found later.
 
     All arrays have fractions, or none has.
@@ -193,8 +192,8 @@ def scale_of(name: str, arrays: Sequence[RowArray]) -> float:
             finite = window[np.isfinite(window)]
             low, high = min(low, float(finite.min(initial=0))), max(high, float(finite.max(initial=0)))
         if low < 0 or high > 255:
-            raise BadRequest(
-                f"data set {name!r}: pixels reach from {low:g} to {high:g}, and they must lie between 0 and 1 or "
+            raise WrongData(
+                f"pixels reach from {low:g} to {high:g}, and they must lie between 0 and 1 or "
                 "between 0 and 255; rescale them"
             )
     return 255.0 if high <= 1 else 1.0

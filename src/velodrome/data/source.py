@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, refuse, summaries
+from velodrome.data.base import BadData, Checked, Fault, Faults, Progress, WrongData, naming, quiet, refuse, summaries
 from velodrome.data.examples import ArrayField, ExampleSet, Text
 from velodrome.errors import BadRequest, bytes_text
 
@@ -103,7 +103,7 @@ class Source(ABC):
 
     # -- its files on this machine
 
-    def prepare(self, progress: Progress | None) -> None:  # noqa: B027 (some have nothing to fetch)
+    def prepare(self, progress: Progress = quiet) -> None:  # noqa: B027 (some have nothing to fetch)
         """Bring everything to this machine that loading reads."""
 
     def is_here(self) -> bool:
@@ -159,7 +159,7 @@ class CachedSource(Source):
         """Changes whenever the arrays would be others."""
 
     @abstractmethod
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         """Read everything, write the arrays into a folder, and return their metadata as plain JSON.
 
         What is wrong with the data goes to `faults`; what a reader of a run should know to `notes` of the metadata.
@@ -172,19 +172,20 @@ class CachedSource(Source):
         """The arrays, if they were made already."""
         return cache.find(self.source, self.key())
 
-    def decoded(self, progress: Progress | None = None) -> cache.Decoded:
+    def decoded(self, progress: Progress = quiet) -> cache.Decoded:
         """The arrays, made now if need be; refused if something is wrong with the data, unless it may be."""
         def make(folder: Path) -> dict[str, Any]:
             faults = Faults()
             about = self.make(folder, faults, progress)
             return {**about, "faults": [fault.as_json() for fault in faults.all()]}
 
-        kept = cache.keep(self.source, self.key(), make)
+        with naming(self.name):
+            kept = cache.keep(self.source, self.key(), make)
         if self.bad_data == "fail":
             refuse(self.name, _faults(kept.about))
         return kept
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         self.decoded(progress)
 
     def is_here(self) -> bool:
@@ -213,15 +214,14 @@ def _faults(about: dict[str, Any]) -> list[Fault]:
     return [Fault.from_json(fields) for fields in about["faults"]]
 
 
-def check_disk_space(name: str, needed: int, what: str, how_to_fix: str = "free some space") -> None:
+def check_disk_space(needed: int, what: str, how_to_fix: str = "free some space") -> None:
     """Refuse what would not fit on the disk of the cache once it is decoded."""
     home = cache.folder()
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     if needed > 0.9 * free:
-        raise BadRequest(
-            f"data set {name!r}: {what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: "
-            f"{how_to_fix}"
+        raise WrongData(
+            f"{what} take {bytes_text(needed)} decoded, and {home} has {bytes_text(free)} left: {how_to_fix}"
         )
 
 
@@ -237,17 +237,17 @@ class PathFormat:
     source: Callable[[str, Path, Mapping[str, str], BadData], Source]
 
 
-def check_exists(name: str, path: Path) -> None:
+def check_exists(path: Path) -> None:
     """Refuse a path that leads nowhere, and what is neither a folder nor a regular file."""
     try:
         if not path.is_dir():
             files.check_regular(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise BadRequest(f"--dataset {name!r}: no file or folder {str(path)!r}") from None
+        raise WrongData(f"no file or folder {str(path)!r}") from None
     except OSError as error:
-        raise BadRequest(f"--dataset {name!r}: {str(path)!r} cannot be read: {error.strerror}") from None
+        raise WrongData(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError:
-        raise BadRequest(f"--dataset {name!r}: no file has a NUL character in its name") from None
+        raise WrongData("no file has a NUL character in its name") from None
 
 
 def expanded(path: str) -> Path:
@@ -270,16 +270,16 @@ def split_options(rest: str) -> tuple[Path, dict[str, str]]:
         raise BadRequest(f"{rest!r}: write options as ?name=value&name=value") from None
 
 
-def check_options(name: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """Refuse options that this kind of data does not have."""
     for option in options:
         if option not in known:
             choices = f"choose from {', '.join(known)}" if known else "there are none for this kind of data"
-            raise BadRequest(f"--dataset {name!r}: no option {option!r}; {choices}")
+            raise WrongData(f"no option {option!r}; {choices}")
 
 
-def follows_links(name: str, options: Mapping[str, str]) -> bool:
+def follows_links(options: Mapping[str, str]) -> bool:
     """Whether links that lead out of the folder are followed."""
     if options.get("links", "follow") != "follow":
-        raise BadRequest(f"--dataset {name!r}: links {options['links']!r}; write links=follow, or leave it out")
+        raise WrongData(f"links {options['links']!r}; write links=follow, or leave it out")
     return "links" in options

@@ -15,8 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, NDArray, WrongData, np
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, shown
 
@@ -98,14 +97,6 @@ def divide(
     return train, validated, test
 
 
-
-
-
-
-
-
-
-
 def unused_validation(name: str, parts: Sequence[int], validation: float) -> tuple[str, ...]:
     """A note if `--validation` has no effect, because the data has a validation set of its own."""
     if not parts[VALIDATION] or validation == DEFAULT_VALIDATION:
@@ -124,10 +115,10 @@ def _drawn_for_test(train: int) -> int:
 
 def trainable_classes(
     labels: NDArray[np.int64], parts: NDArray[np.int8], class_names: Sequence[str], faults: Faults,
-    *, noun: str = "images",
-) -> NDArray[np.bool_]:
-    """Which classes have an example to train on, and one more for each part that is drawn from training; the others are
-    faults."""
+    *, noun: str = "images", of: str = "it",
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], tuple[str, ...]]:
+    """Which classes have an example to train on, and one more for each part that is drawn from training, the number of
+    each when the others are left out, and their names. The others are faults; fewer than two are refused."""
     sizes = np.bincount(labels[parts == TRAIN], minlength=len(class_names))
     fewest = 1 + sum(not (parts == part).any() for part in (VALIDATION, TEST))
     for place in np.flatnonzero(sizes < fewest).tolist():
@@ -135,7 +126,16 @@ def trainable_classes(
             faults.add(f"classes with fewer than {fewest} training {noun}", class_names[place], f"{sizes[place]}")
         else:
             faults.add(f"classes without training {noun}", class_names[place])
-    return np.asarray(sizes >= fewest)
+    trained = np.asarray(sizes >= fewest)
+    if trained.sum() < 2:
+        raise WrongData(f"{of} has {trained.sum()} classes that can be used, and training needs two{faults.because}")
+    names = tuple(name for name, usable in zip(class_names, trained, strict=True) if usable)
+    return trained, np.cumsum(trained) - 1, names
+
+
+def count_parts(parts: NDArray[np.int8]) -> list[int]:
+    """How many examples training, validation and test have as they were given."""
+    return [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)]
 
 
 def part_column(heads: Sequence[str], taken: Collection[str]) -> str | None:

@@ -5,7 +5,9 @@ Reading is strict about types and lenient about names: an unknown field was writ
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -102,6 +104,57 @@ class Network(Record):
     inbound: Count = Field(alias="in", description="bytes received, without loopback")
     out: Count = Field(description="bytes sent, without loopback")
     loopback: Count = Field(description="bytes over the loopback interface")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A quantity that every heartbeat measures of its process: `training/sampler.py` reads it.
+
+    From its entry here follow the fields of events and results, its column in tables, its curves and its scalars.
+    """
+
+    name: str
+    title: str
+    unit: str
+    form: str
+    #: Values are divided by this for display.
+    scale: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """`CPU (% of a core)`."""
+        return f"{self.title} ({self.unit})" if self.unit else self.title
+
+
+CPU = Resource("cpu_percent", "CPU", "% of a core", ",.0f")
+MEMORY = Resource("memory_bytes", "memory", "MiB", ",.0f", 2.0**20)
+#: Those that are fields of events and results by themselves; all others are in their field `resources`.
+OWN_FIELDS = (CPU, MEMORY)
+RESOURCES: tuple[Resource, ...] = (*OWN_FIELDS,)
+
+Value = TypeVar("Value")
+
+
+def resource_fields(values: Mapping[str, Value]) -> dict[str, Any]:
+    """Fields of an event, or of a process in a result, from a value for each of `RESOURCES`."""
+    own = {resource.name: values[resource.name] for resource in OWN_FIELDS}
+    more = {name: value for name, value in values.items() if name not in own}
+    return own | ({"resources": more} if more else {})
+
+
+class Spread(Record):
+    """Mean, minimum and maximum over the samples of a process; null without a sample."""
+
+    mean: Measured | None = None
+    min: Measured | None = None
+    max: Measured | None = None
+
+
+class CountSpread(Spread):
+    """The same of a whole number."""
+
+    min: Count | None = None
+    max: Count | None = None
 
 
 class CpuTime(Record):

@@ -151,6 +151,9 @@ class ResourcesEvent(EventBase):
         description="per cent of one core, so two busy threads are 200; waiting for a peer may count as busy"
     )
     memory_bytes: Count = Field(description="resident memory of the process")
+    resources: dict[str, Amount] = Field(
+        default_factory=dict, description="what else is measured of the process, by name; nothing so far"
+    )
     network: Network = Field(description="bytes that the *host* exchanged since the previous heartbeat")
     steps: Count = Field(0, description="training steps done so far")
     seen: Count = Field(0, description="batches evaluated so far")
@@ -159,6 +162,10 @@ class ResourcesEvent(EventBase):
         None, description="core-seconds of the host and of this process since the previous heartbeat, where the system "
         "counts them"
     )
+
+    def values(self) -> dict[str, float]:
+        """The value of each resource that was measured, by name."""
+        return {"cpu_percent": self.cpu_percent, "memory_bytes": self.memory_bytes, **self.resources}
 
 
 class StalenessEvent(EventBase):

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from velodrome.events.fields import (
     NOT_NULL,
     Count,
+    CountSpread,
     HistoryRow,
     Implementation,
     Measured,
@@ -22,6 +23,7 @@ from velodrome.events.fields import (
     Positive,
     Record,
     Scores,
+    Spread,
 )
 
 
@@ -91,21 +93,6 @@ class Throughput(Record):
     warmup_steps: Count = Field(0, description="number of first steps that are left out")
 
 
-class Spread(Record):
-    """Mean, minimum and maximum over the samples of a process; null without a sample."""
-
-    mean: Measured | None = None
-    min: Measured | None = None
-    max: Measured | None = None
-
-
-class CountSpread(Spread):
-    """The same of a whole number."""
-
-    min: Count | None = None
-    max: Count | None = None
-
-
 class Node(Record):
     """One process of the job."""
 
@@ -116,10 +103,19 @@ class Node(Record):
         description="mean, min and max over the samples, in per cent of one core; null without a sample"
     )
     memory_bytes: CountSpread = Field(description="mean, min and max of resident memory")
+    resources: dict[str, Spread] = Field(
+        default_factory=dict, description="what else was measured of it, by name, in the same form; nothing so far"
+    )
     network_bytes: Network = Field(
         description="in, out and loopback bytes of the process's *host* while the process lived"
     )
     phases: dict[str, Measured] = Field(default_factory=dict, description="seconds spent in each phase")
+
+    def mean(self, resource: str) -> float | None:
+        """The mean of a resource over the samples; None if it was not measured."""
+        own = {"cpu_percent": self.cpu_percent, "memory_bytes": self.memory_bytes}
+        spread = own.get(resource) or self.resources.get(resource)
+        return None if spread is None else spread.mean
 
 
 class HostCpu(Record):

@@ -53,7 +53,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:
-        several = [one.name for one in engine_of(job).strategies if one.max_workers is None]
+        several = [strategy.name for strategy in engine_of(job).strategies if strategy.max_workers is None]
         raise BadRequest(
             f"--workers {job.workers}: strategy {named} is one process; choose one that uses more workers, such as "
             f"--strategy {several[0]} (velodrome engines lists them)"

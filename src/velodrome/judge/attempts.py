@@ -20,6 +20,7 @@ from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed, tasks_of
 from velodrome.judge.decide import Contest
 from velodrome.judge.measures import instance_hours, instances, time_to_target
+from velodrome.judge.phrases import counted
 
 Counts = NDArray[np.int_]
 #: The least number of successes that is divided by when a run is left out.
@@ -59,7 +60,7 @@ class Attempts:
     @property
     def count_text(self) -> str:
         """`4 of 5 runs`."""
-        return f"{self.successes} of {self.tries} run{'' if self.tries == 1 else 's'}"
+        return f"{self.successes} of {counted(self.tries, 'run')}"
 
 
 def attempts_of(row: Row, cost: Callable[[Result], float | None], lost: Callable[[Result], float]) -> Attempts:

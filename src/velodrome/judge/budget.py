@@ -23,7 +23,7 @@ from velodrome.judge.compare import Row
 from velodrome.judge.configuration import Configuration
 from velodrome.judge.estimate import Estimate
 from velodrome.judge.judge import Dropped, TaskOutcome, tries
-from velodrome.judge.phrases import as_option, in_list, in_words
+from velodrome.judge.phrases import as_option, counted, in_list, in_words
 
 #: The share of a budget that disturbed runs may take which are repeated.
 REPEATED_SHARE = 0.2
@@ -268,7 +268,7 @@ class Ending:
     @property
     def sentence(self) -> str:
         """Why it ended."""
-        times = "1 repetition" if self.repetitions == 1 else f"{self.repetitions} repetitions"
+        times = counted(self.repetitions, "repetition")
         if self.stopped == "sure":
             rest = self.not_run + self.left_out
             return f"Sure after {times}" + (f" without {in_list(rest)}, left out by the budget; a larger --budget "

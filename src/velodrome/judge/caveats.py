@@ -16,7 +16,7 @@ from velodrome.judge.attempts import cost_of_unseen
 from velodrome.judge.choice import Choice
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import load_note
-from velodrome.judge.phrases import Lead, as_sentence, in_list
+from velodrome.judge.phrases import Lead, as_sentence, counted, in_list
 from velodrome.judge.plausibility import implausible, late_note, one_seed_note, straggler_note
 from velodrome.judge.question import Candidate, Question
 
@@ -65,7 +65,7 @@ def configurations_of(rows: Iterable[Row], always: Mapping[str, int], target: st
 
 def crash_note(row: Row) -> str:
     """`crashed in 2 of 5 runs`; empty if it did not."""
-    return f"crashed in {row.crashed} of {_runs(row.attempts)}" if row.crashed else ""
+    return f"crashed in {row.crashed} of {counted(row.attempts, 'run')}" if row.crashed else ""
 
 
 def crashes(rows: Iterable[Row], always: Mapping[str, int]) -> str:
@@ -77,10 +77,6 @@ def crashes(rows: Iterable[Row], always: Mapping[str, int]) -> str:
     found += [f"{name} crashed in {'its only run' if count == 1 else f'all of {count} runs'}"
               for name, count in always.items()]
     return "; ".join(found)
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
 
 
 _UNTESTED = "figures of a test set"

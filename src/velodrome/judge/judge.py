@@ -22,7 +22,7 @@ from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.decide import Drop, Outcome
 from velodrome.judge.objective import accurate_enough, ask
-from velodrome.judge.phrases import Lead, times
+from velodrome.judge.phrases import Lead, counted, lead_json, times
 from velodrome.judge.question import Question
 from velodrome.judge.verdict import Recommendation, recommend
 
@@ -61,16 +61,13 @@ class Dropped:
     task: str = ""
 
     def __str__(self) -> str:
-        times = "1 repetition" if self.after == 1 else f"{self.after} repetitions"
-        return f"out after {times}: {self.name}{f' on {self.task}' if self.task else ''}, {self.why}"
+        on = f" on {self.task}" if self.task else ""
+        return f"out after {counted(self.after, 'repetition')}: {self.name}{on}, {self.why}"
 
     def as_json(self) -> dict[str, Any]:
-        lead = self.lead
-        ratio = lead if lead is not None and lead.scale == "ratio" else None
         return {
             "name": self.name, "task": self.task, "after": self.after, "beaten_by": self.beaten_by,
-            "ratio": ratio and ratio.estimate, "points": lead.estimate if lead is not None and ratio is None else None,
-            "interval": None if lead is None or lead.low is None else [lead.low, lead.high], "why": self.why,
+            **lead_json(self.lead), "why": self.why,
         }
 
 

@@ -14,7 +14,7 @@ from statistics import fmean, variance
 from typing import Any, Literal, TypeGuard
 
 from velodrome.catalog.models import is_own
-from velodrome.events.fields import Network
+from velodrome.events.fields import CPU, MEMORY, OWN_FIELDS, RESOURCES, Network, Resource
 from velodrome.events.result import Node
 from velodrome.job.result import Result
 from velodrome.job.values import Target
@@ -92,6 +92,16 @@ def _node_sum(read: Callable[[Node], float | None]) -> Callable[[Result], float 
         return sum(means) if means else None
 
     return total
+
+
+def _resource(resource: Resource, better: Better | None = None, shown: Mapping[View, int] | None = None) -> Measure:
+    """A resource, summed over processes; by default it follows all other columns of resources."""
+    if shown is None:
+        shown = {"resources": 100 + RESOURCES.index(resource)}
+    return Measure(
+        resource.name, resource.title, resource.unit, resource.form,
+        _node_sum(lambda node: node.mean(resource.name)), better, resource.scale, shown=shown,
+    )
 
 
 def _host_sum(count: Callable[[Network], int]) -> Callable[[Result], float | None]:
@@ -210,11 +220,10 @@ MEASURES: tuple[Measure, ...] = (
             shown={"times": 4}),
     Measure("thesis_batches_per_second", "batches over all training time", "1/s", ",.1f", thesis_rate, "more",
             shown={"times": 5}),
-    Measure("cpu_percent", "CPU", "% of a core", ",.0f", _node_sum(lambda node: node.cpu_percent.mean),
-            shown={"resources": 0, "terminal": 8}),
+    _resource(CPU, shown={"resources": 0, "terminal": 8}),
     Measure("foreign_cores", "other programs", "cores", ",.2f", foreign_cores, "less", shown={"resources": 1}),
-    Measure("memory_bytes", "memory", "MiB", ",.0f", _node_sum(lambda node: node.memory_bytes.mean), "less", MIB,
-            shown={"resources": 2, "terminal": 9}),
+    _resource(MEMORY, "less", shown={"resources": 2, "terminal": 9}),
+    *(_resource(resource) for resource in RESOURCES if resource not in OWN_FIELDS),
     Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB, shown={"resources": 3}),
     Measure("network_bytes", "network", "MiB", ",.2f", _host_sum(_over_network), "less", MIB, shown={"resources": 4}),
     Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum(_within), "less", MIB, shown={"resources": 5}),

@@ -23,7 +23,7 @@ from velodrome.judge.decide import Range
 from velodrome.judge.judge import Judgement
 from velodrome.judge.measures import CONFIDENCE, QUALITIES, Measure, Ratio, Spread, measures_of, ratio, t_quantile
 from velodrome.judge.objective import ask
-from velodrome.judge.phrases import Lead, as_sentence, in_list
+from velodrome.judge.phrases import Lead, as_sentence, counted, in_list, lead_json
 from velodrome.judge.question import Candidate, Question
 from velodrome.tasks.base import Metric
 
@@ -83,7 +83,8 @@ class Pair:
         if min(counts) < 2:
             return [
                 f"A is {self.names[0]}, B is {self.names[1]}. Not enough runs to decide whether one beats the other: "
-                f"there are {_runs(counts[0])} of A and {_runs(counts[1])} of B, and at least two of each are needed."
+                f"there are {counted(counts[0], 'run')} of A and {counted(counts[1], 'run')} of B, and at least two of "
+                "each are needed."
             ]
         judged = [line for line in self.lines if line.judged]
         confidence = 1 - (1 - CONFIDENCE) / max(1, len(judged))  # all together as sure as one alone (Bonferroni)
@@ -128,10 +129,6 @@ class Pair:
         }
 
 
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
-
-
 def _spread(results: Sequence[Result], measure: Measure) -> Spread | None:
     values = tuple(value for result in results if (value := measure.read(result)) is not None)
     return Spread(values, measure.resolution(results[0]), measure.geometric) if values else None
@@ -171,13 +168,10 @@ class Between:
     caveats: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        lead = self.lead
         return {
             "between": list(self.names), "objective": self.objective, "verdict": self.verdict, "why": self.why,
-            "next": self.next, "ratio": lead.estimate if lead.scale == "ratio" else None,
-            "points": lead.estimate if lead.scale == "points" else None,
-            "interval": None if lead.low is None else [lead.low, lead.high], "cells": self.cells,
-            "repetitions": self.repetitions, "caveats": list(self.caveats),
+            "next": self.next, **lead_json(self.lead), "cells": self.cells, "repetitions": self.repetitions,
+            "caveats": list(self.caveats),
         }
 
 
@@ -226,7 +220,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     one = "one pair of configurations" if sizes == [1] else (
         f"{len(groups[0])} and {len(groups[1])} configurations, whose means are compared")
     pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else one
-    count = f"{len(differences)} repetition{'' if len(differences) == 1 else 's'}"
+    count = counted(len(differences), "repetition")
     looks = max(question.standing.looks, len(differences))
     how_to_fix = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
     return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", how_to_fix, lead,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from velodrome.judge.decide import Range
 
@@ -158,6 +158,17 @@ class Lead:
         if value <= 1 / _TIMES:
             return f"{_number(1 / value)} times {worse}"
         return f"{_percent(abs(value - 1))} {better if value >= 1 else worse}"
+
+
+def lead_json(lead: Lead | None) -> dict[str, Any]:
+    """A lead, if there is one, as answers have it for scripts: on one of its scales, with its interval."""
+    estimates = {"ratio": None, "points": None} | ({} if lead is None else {lead.scale: lead.estimate})
+    return {**estimates, "interval": None if lead is None or lead.low is None else [lead.low, lead.high]}
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def times(ratio: float) -> str:

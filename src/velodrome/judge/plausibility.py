@@ -19,7 +19,7 @@ from velodrome.judge.blocks import Block, fit, logarithms
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.measures import THROUGHPUT, Ratio
-from velodrome.judge.phrases import in_list
+from velodrome.judge.phrases import counted, in_list
 
 #: A smaller change of a machine's speed is not worth a word.
 LEAST_DRIFT = 0.1
@@ -60,9 +60,9 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
         mine, least = _examples_per_step(row), _examples_per_step(base)
         if base is not row and mine and least and mine > _SAME_BATCH * least:
             found[row.name] = (
-                f"{row.name} trains on {mine:,.0f} examples a step, and with {_workers(base)} it is {least:,.0f}: that "
-                "is another training, whose accuracy and speed do not compare; keep the global batch by an argument "
-                f"such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
+                f"{row.name} trains on {mine:,.0f} examples a step, and with {counted(base.workers, 'worker')} it is "
+                f"{least:,.0f}: that is another training, whose accuracy and speed do not compare; keep the global "
+                f"batch by an argument such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
             )
     return found
 
@@ -77,10 +77,6 @@ def _examples_per_step(row: Row) -> float | None:
     """Examples that all workers of a script train on in a step, as it reported them."""
     examples, steps = row.mean("examples_per_second"), row.mean("batches_per_second")
     return examples / steps if examples and steps else None
-
-
-def _workers(row: Row) -> str:
-    return f"{row.workers} worker{'' if row.workers == 1 else 's'}"
 
 
 def one_seed_note(names: Sequence[str]) -> str:

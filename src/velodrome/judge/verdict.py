@@ -26,7 +26,7 @@ from velodrome.judge.choice import (
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note
 from velodrome.judge.criteria import Criteria
-from velodrome.judge.phrases import Lead, as_sentence, in_list
+from velodrome.judge.phrases import Lead, as_sentence, in_list, lead_json
 from velodrome.judge.plausibility import KEEP_BATCH, OTHER_SEEDS, other_trainings
 from velodrome.judge.question import Candidate, Question
 
@@ -83,16 +83,11 @@ class Recommendation:
         return replace(self, best=best, rival=rival, needed=needed, configurations=counts)
 
     def as_json(self) -> dict[str, Any]:
-        lead = self.lead
-        ratio = lead if lead is not None and lead.scale == "ratio" else None
         return {
             "objective": self.objective, "decision": self.decision, "verdict": self.verdict, "why": self.why,
             "next": self.next, "caveats": list(self.caveats), "best": self.best, "rival": self.rival,
-            "distribute": self.distribute, "ratio": ratio and ratio.estimate,
-            "points": lead.estimate if lead is not None and ratio is None else None,
-            "interval": None if lead is None or lead.low is None else [lead.low, lead.high],
-            "more_runs": self.more_runs, "settle": self.needed and self.needed.as_json(),
-            "doubts": list(self.unreliable), "reliable": self.reliable,
+            "distribute": self.distribute, **lead_json(self.lead), "more_runs": self.more_runs,
+            "settle": self.needed and self.needed.as_json(), "doubts": list(self.unreliable), "reliable": self.reliable,
             "configurations": {name: dict(counts) for name, counts in self.configurations.items()},
         }
 
@@ -188,10 +183,10 @@ def _ahead(question: Question, first: Candidate, second: Candidate, what: str = 
     compared = question.compared(first, second)
     kept, both = compared.count, compared.with_stragglers
     of_all = f"{kept} of {both}" if kept < both else f"{kept}"
-    counted = f"in {of_all} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
-    if counted and kept < both:
-        counted += ", without stragglers"
-    inside = " ".join(part for part in (question.lead(first, second).range(question.kind), counted) if part)
+    repetitions = f"in {of_all} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
+    if repetitions and kept < both:
+        repetitions += ", without stragglers"
+    inside = " ".join(part for part in (question.lead(first, second).range(question.kind), repetitions) if part)
     return f"{question.lead(first, second).plain(called, question.kind)}{f' ({inside})' if inside else ''}"
 
 

@@ -265,7 +265,7 @@ def _contents(value: Any) -> list[tuple[Any, Any]]:
 
 @contextmanager
 def preserved(more: Generators | None = None) -> Iterator[None]:
-    """Leave the global generators, and more, as they were found, whatever is drawn meanwhile."""
+    """Restore the states of the global generators, and of more, at the end, whatever was drawn in between."""
     kept = [(generator, generator.get()) for generator in (of_process() | (more or {})).values()]
     try:
         yield

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from velodrome import files
-from velodrome.data.tables.encoding import Encoding
+from velodrome.data.own.encoding import Encoding
 from velodrome.errors import shown
 from velodrome.models.description import LARGEST_DESCRIPTION, MOST_NAMES, MOST_NUMBERS
 
@@ -101,7 +101,7 @@ class Served(BaseModel):
     brightest: float = Field(255.0, gt=0, le=1e9)
     #: How bytes become numbers inside the graph, for the reader: `scale` and `offset` of the saved model.
     pixels: dict[str, Any] = Field(default_factory=dict)
-    #: What was done to the columns of a table (`data/tables/encoding.py`).
+    #: What was done to the columns of a table (`data/own/encoding.py`).
     columns: dict[str, Any] = Field(default_factory=dict)
     #: Words of a language model, by their numbers.
     vocabulary: tuple[str, ...] = Field((), max_length=MOST_NAMES)

@@ -41,11 +41,11 @@ class CheckedRace:
     @property
     def skipped(self) -> dict[str, str]:
         """Why each job that cannot run does not, by its name."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for reason, entries in self.unavailable.items():
             for entry in entries:
-                found[entry.name] = f"{found[entry.name]}; {reason}" if entry.name in found else reason
-        return found
+                reasons[entry.name] = f"{reasons[entry.name]}; {reason}" if entry.name in reasons else reason
+        return reasons
 
     @property
     def reasons(self) -> list[str]:
@@ -87,10 +87,10 @@ def check_race(
 
     What is `finished` needs no packages, no memory and no data any more.
     """
-    found = combinations(race.model_copy(update={"repeat": race.most}))
-    wrong, unavailable = found.wrong, dict[str, list[Entry]]()
+    expanded = combinations(race.model_copy(update={"repeat": race.most}))
+    wrong, unavailable = expanded.wrong, dict[str, list[Entry]]()
     # If something is wrong, names only begin the sentences, and plain ones say what a job is.
-    entries = named(found.entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
+    entries = named(expanded.entries, race.model_copy(update={"naming": "plain"}) if wrong else race)
     problems: dict[str, BadRequest | None] = {}
     omitted: set[str] = set()
     missing: dict[str, None] = {}
@@ -114,7 +114,7 @@ def check_race(
         tuple(entry for entry in shuffled(entries) if entry.name not in lacking),
         {reason: tuple(held) for reason, held in unavailable.items()},
         (
-            *(f"{who} takes part with {_workers(count)}" for who, count in found.adapted.items()),
+            *(f"{who} takes part with {_workers(count)}" for who, count in expanded.adapted.items()),
             *_baseline_note(entry for entry in entries if entry.name not in omitted),
             *missing,
         ),

@@ -89,9 +89,10 @@ class Costs:
             if limit is None:
                 note(f"not measured: that is for this machine, and the race runs on {cluster.target}")
             return self
-        found = self._with_seconds([job for job in guessed if job.script is None], launcher, limit, note, on_download)
+        models = [job for job in guessed if job.script is None]
+        measured = self._with_seconds(models, launcher, limit, note, on_download)
         scripts = [job for job in guessed if job.script is not None]
-        return found._with_trials(scripts, launcher, note) if limit is None else found
+        return measured._with_trials(scripts, launcher, note) if limit is None else measured
 
     def _with_seconds(
         self, jobs: Sequence[Job], launcher: Launcher, limit: float | None, note: Note, on_download: Progress | None
@@ -103,7 +104,7 @@ class Costs:
         wanted = [job for job in measured_jobs(jobs) if catalogue.is_here(job.dataset)]
         if not wanted:
             return self
-        began, found = time.monotonic(), list[Known]()
+        began, measured = time.monotonic(), list[Known]()
         engines = _within(wanted, limit)
         wanted = [job for job in wanted if engine_of(job).key in engines]
         if self.warm and engines:
@@ -118,14 +119,14 @@ class Costs:
                 refused.append(error)
                 continue
             if timing is not None:
-                found.append(Known(job, timing, cores(), measured=True))
+                measured.append(Known(job, timing, cores(), measured=True))
         if refused and len(refused) == len(measured_jobs(jobs)):
             raise refused[0]  # so will every job
-        return replace(self, measured=tuple(found))
+        return replace(self, measured=tuple(measured))
 
     def _with_trials(self, jobs: Sequence[Job], launcher: Launcher, note: Note) -> Costs:
         """The same, and a trial of each script."""
-        found: list[Tried] = []
+        trials: list[Tried] = []
         for job in jobs:
             what = f"{job.script} with {job.workers} worker{'' if job.workers == 1 else 's'}"
             note(f"trying {what} …")
@@ -135,8 +136,8 @@ class Costs:
                 if seconds is None:
                     note(f"{what}: how much there is to do is unknown; velodrome.log(total_epochs=…) in it says so")
                 else:
-                    found.append(Tried(job, seconds, trial["seconds"]))
-        return replace(self, tried=tuple(found))
+                    trials.append(Tried(job, seconds, trial["seconds"]))
+        return replace(self, tried=tuple(trials))
 
 
 @contextmanager
@@ -150,29 +151,29 @@ def _noting(note: Note, what: str) -> Iterator[None]:
 
 def measured_jobs(jobs: Iterable[Job]) -> list[Job]:
     """One process of each engine, model, data set and batch that jobs have; what cannot be one is left out."""
-    found: dict[str, Job] = {}
+    singles: dict[str, Job] = {}
     for job in jobs:
         try:
             single = alone(job).model_copy(update={"seed": 1, "steps": None, "epochs": 10_000})
         except VelodromeError:
             continue
-        found.setdefault(single.model_dump_json(), single)
-    return list(found.values())
+        singles.setdefault(single.model_dump_json(), single)
+    return list(singles.values())
 
 
 def _within(jobs: Sequence[Job], limit: float | None) -> list[str]:
     """Engines whose jobs are expected to be measured within a limit; importing happens at the same time."""
-    found: list[str] = []
+    chosen: list[str] = []
     for key in dict.fromkeys(engine_of(job).key for job in jobs):
-        engines = [*found, key]
+        engines = [*chosen, key]
         count = sum(engine_of(job).key in engines for job in jobs)
         importing = max(IMPORT_SECONDS.get(name, 5.0) for name in engines)
         if limit is None or importing + _ONE_SECONDS * count <= limit:
-            found = engines
-    return found
+            chosen = engines
+    return chosen
 
 
 def worth_measuring(jobs: Iterable[Job], costs: Costs) -> bool:
     """Whether these jobs may take long although they are not expected to, because that is only guessed."""
-    found = [(job, one) for job in jobs if not (one := costs.of(job)).measured]
-    return sum(one.at_worst(job) for job, one in found) > _WORTH_SECONDS
+    guesses = [(job, estimate) for job in jobs if not (estimate := costs.of(job)).measured]
+    return sum(estimate.at_worst(job) for job, estimate in guesses) > _WORTH_SECONDS

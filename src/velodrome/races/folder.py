@@ -103,12 +103,12 @@ class RaceFolder:
     def expected(self) -> dict[str, float]:
         """Seconds by the names of the jobs that this session of the race has announced so far; empty if unknown."""
         try:
-            found = files.read_json(self.path / EXPECTED, LARGEST, inside=self.path)
+            expected = files.read_json(self.path / EXPECTED, LARGEST, inside=self.path)
         except (OSError, ValueError):
             return {}
-        return {name: float(value) for name, value in found.items()
+        return {name: float(value) for name, value in expected.items()
                 if isinstance(value, int | float) and 0 <= value <= sys.float_info.max
-                } if isinstance(found, dict) else {}
+                } if isinstance(expected, dict) else {}
 
     def refuse_running(self) -> None:
         """Refuse if another process is running this race."""
@@ -167,7 +167,7 @@ class RaceFolder:
     def finished(self) -> dict[str, Result]:
         """Results of the finished runs, by name; a result that lacks its numbers is run again."""
         results = {run.name: run.result() for run in self.store.runs()}
-        return {name: found for name, found in results.items() if found is not None and found.status == "finished"}
+        return {name: result for name, result in results.items() if result is not None and result.status == "finished"}
 
     def similar(self, jobs: Iterable[Job], launcher: str) -> list[tuple[Job, Result]]:
         """Finished runs with the engine, model and data set of one of these jobs, on machines like these, newest first:
@@ -267,10 +267,10 @@ def _with_repetitions_of(race: Race, written: Race) -> Race:
 
 def _keeps_names(race: Race, written: Race) -> bool:
     """Whether more repetitions leave the names of the first ones as they were: published names count them."""
-    def whole(one: Race) -> Race:
-        return one.model_copy(update={"repeat": one.most})
+    def whole(asked: Race) -> Race:
+        return asked.model_copy(update={"repeat": asked.most})
 
-    larger, smaller = sorted((whole(race), whole(written)), key=lambda one: one.repeat)[::-1]
+    larger, smaller = sorted((whole(race), whole(written)), key=lambda asked: asked.repeat)[::-1]
     return race.naming == "plain" or larger.repeat == smaller.repeat or _contains(larger, smaller)
 
 
@@ -289,10 +289,10 @@ def shuffled(entries: Sequence[Entry]) -> list[Entry]:
     A repetition is a block: every configuration runs once in it, so that a machine that slows down affects all of them
     alike, and another repetition can be added at any time.
     """
-    found = []
+    ordered = []
     for repetition in sorted({entry.repetition for entry in entries}):
         block = sorted((entry for entry in entries if entry.repetition == repetition), key=lambda entry: entry.name)
         # The order follows from what runs, however the race was written down.
         random.Random(" ".join(f"{entry.name} {entry.job.seed}" for entry in block)).shuffle(block)
-        found += block
-    return found
+        ordered += block
+    return ordered

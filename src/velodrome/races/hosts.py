@@ -91,7 +91,7 @@ def measured_rate(seconds: float = SECONDS) -> float:
 
 def rates(folder: Path) -> list[float]:
     """The rates of a race's calibrations, in order; lines that cannot be read are skipped."""
-    found = []
+    measured = []
     try:
         for line in files.read_lines(folder / FILE, _LONGEST_LINE, inside=folder):
             answer: Any = None
@@ -99,10 +99,10 @@ def rates(folder: Path) -> list[float]:
                 answer = json.loads(line)
             rate = answer.get("rate") if isinstance(answer, dict) else None
             if isinstance(rate, int | float) and 0 < rate <= sys.float_info.max:
-                found.append(float(rate))
+                measured.append(float(rate))
     except OSError:
         return []
-    return found
+    return measured
 
 
 #: How long interrupted jobs may take to end by themselves, and then without their hosts.

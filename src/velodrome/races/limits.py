@@ -81,9 +81,9 @@ class Budget:
 
     def fits(self, entry: Entry, results: Mapping[str, Result]) -> bool:
         """Whether a job is expected to end in time; if not, that is remembered."""
-        found = self.expected(entry, results) <= self.left
-        self.exceeded = self.exceeded or not found
-        return found
+        fits = self.expected(entry, results) <= self.left
+        self.exceeded = self.exceeded or not fits
+        return fits
 
     def may_repeat(self, entry: Entry, results: Mapping[str, Result], ahead: Iterable[Entry]) -> bool:
         """Whether a disturbed run may be repeated: what is ahead must still fit, and repeats are a fifth at most."""

@@ -48,15 +48,15 @@ class PlannedRace:
     @property
     def basis(self) -> str:
         """What the expected seconds of the jobs to come rest on, in words."""
-        ahead = {one.configuration: None for one in self.entries if one.name not in self.stored}
+        ahead = {entry.configuration: None for entry in self.entries if entry.name not in self.stored}
         return basis_of(self.estimates[key] for key in ahead or self.estimates)
 
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the most seconds of the jobs to come, where some are guessed and the guess is wrong."""
-        ahead = [one for one in self.entries if one.name not in self.stored]
-        found = [self.estimates[one.configuration].bounds(one.job) for one in ahead]
-        return sum(least for least, _ in found), sum(most for _, most in found)
+        ahead = [entry for entry in self.entries if entry.name not in self.stored]
+        bounds = [self.estimates[entry.configuration].bounds(entry.job) for entry in ahead]
+        return sum(least for least, _ in bounds), sum(most for _, most in bounds)
 
     @property
     def guessed(self) -> frozenset[str]:
@@ -91,10 +91,10 @@ class PlannedRace:
 
     def as_json(self) -> dict[str, Any]:
         certain = self.certain
-        jobs = [{"run": one.name, "seconds": self.seconds[one.name], **one.job.model_dump()} for one in certain]
+        jobs = [{"run": entry.name, "seconds": self.seconds[entry.name], **entry.job.model_dump()} for entry in certain]
         most = {"most_jobs": len(self.entries), "most_seconds": self.most_seconds} if self.race.until_sure else {}
         return {
-            "race": self.folder.path.name, "seconds": sum(self.seconds[one.name] for one in certain), "jobs": jobs,
+            "race": self.folder.path.name, "seconds": sum(self.seconds[entry.name] for entry in certain), "jobs": jobs,
             "basis": self.basis, "skipped": dict(self.skipped), "notes": list(self.notes), **most,
         }
 
@@ -126,8 +126,8 @@ def plan_race(asked: RaceRequest, cluster: Cluster, observer: RaceObserver = SIL
     jobs = [entry.job for entry in checked.entries]
     costs = Costs.stored(folder, jobs, cluster, warm=asked.warm)
     planned = plan_entries(folder, race, checked.entries, cluster, costs)
-    if asked.measure or (asked.measure is None and worth_measuring((one.job for one in planned.certain), costs)):
-        ahead = {one.configuration: one.job for one in checked.entries if one.name not in planned.stored}
+    if asked.measure or (asked.measure is None and worth_measuring((entry.job for entry in planned.certain), costs)):
+        ahead = {entry.configuration: entry.job for entry in checked.entries if entry.name not in planned.stored}
         costs = costs.measuring([*ahead.values()], cluster, limit=None if asked.measure else MOST_SECONDS,
                                 note=observer.note, on_download=observer.data)
         if costs.measured or costs.tried:
@@ -154,7 +154,9 @@ def plan_entries(
     finished = folder.finished()
     jobs = {entry.configuration: entry.job for entry in entries}
     estimates = {key: costs.of(job) for key, job in jobs.items()}
-    seconds = {one.name: 0.0 if one.name in finished else estimates[one.configuration].seconds for one in entries}
+    seconds = {
+        entry.name: 0.0 if entry.name in finished else estimates[entry.configuration].seconds for entry in entries
+    }
     stored = frozenset(entry.name for entry in entries if entry.name in finished)
     here = [entry for entry in entries if cluster.kind_of(entry.job).here]
     warning = crowded(entry.job for entry in here if entry.name not in stored)
@@ -167,8 +169,9 @@ def plan_entries(
         return replace(planned, notes=(*planned.notes, budget.unknown_note))
     budget.begin()
     affordable = budget.affordable(
-        race, jobs, {key: one.seconds for key, one in estimates.items()},
-        {key: one.rate for key, one in estimates.items()},
-        {key: sum(one.name in stored for one in entries if one.configuration == key) for key in jobs}, planned.guessed,
+        race, jobs, {key: estimate.seconds for key, estimate in estimates.items()},
+        {key: estimate.rate for key, estimate in estimates.items()},
+        {key: sum(entry.name in stored for entry in entries if entry.configuration == key) for key in jobs},
+        planned.guessed,
     )
     return replace(planned, affordable=affordable, notes=(*planned.notes, *budget.notes(race, affordable)))

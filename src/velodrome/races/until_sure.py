@@ -133,16 +133,17 @@ class UntilSure:
 
     def _keep(self, runs: RaceRuns, number: int, observer: RaceObserver, *, told: bool = False) -> None:
         """Leave out what the budget has no room for, so that the others reach the first look; with `told`, say so."""
-        before, found = self._left_out, self._afford(runs.results, runs.at_once)
-        self._left_out = frozenset(found.left_out)
-        new = [self._names[key] for key in found.left_out if key not in before]
-        warned, self._order = bool(self._order), () if found.settles else found.kept
+        before, affordable = self._left_out, self._afford(runs.results, runs.at_once)
+        self._left_out = frozenset(affordable.left_out)
+        new = [self._names[key] for key in affordable.left_out if key not in before]
+        warned, self._order = bool(self._order), () if affordable.settles else affordable.kept
         if told and new:
             observer.note(f"left out by the budget after {number - 1} of {FIRST_LOOK} repetitions: {in_list(new)}; "
-                          f"--budget {as_option(self._budget.spent + found.whole)} includes all")
+                          f"--budget {as_option(self._budget.spent + affordable.whole)} includes all")
         elif told and self._order and not warned:
             observer.note(f"the budget ends before repetition {FIRST_LOOK}, before which there is no verdict: "
-                          f"--budget {as_option(self._budget.spent + found.least)} is enough for two configurations")
+                          f"--budget {as_option(self._budget.spent + affordable.least)} is enough for two "
+                          "configurations")
 
     def _afford(self, results: Mapping[str, Result], at_once: int = 1) -> Affordable:
         """What fits into the budget, as the race stands; configurations that always fail cost nothing more."""
@@ -152,17 +153,17 @@ class UntilSure:
             self._race, {key: held[0].job for key, held in able.items()},
             {key: self._budget.expected(held[0], results) for key, held in able.items()},
             seen or {key: self._promise.get(held[0].name, 0.0) for key, held in able.items()},
-            {key: sum(_finished(results, one) or bool(self._ended(one)) for one in held)
+            {key: sum(_finished(results, entry) or bool(self._ended(entry)) for entry in held)
              for key, held in able.items()},
-            {key for key in self._guessed if not any(_finished(results, one) for one in self._of[key])},
+            {key for key in self._guessed if not any(_finished(results, entry) for entry in self._of[key])},
             at_once=at_once,
         )
 
     def _seen(self, results: Mapping[str, Result]) -> dict[str, float]:
         """How good configurations are by their runs in this race; empty unless all have some that can have any."""
         values = judge(self._results(results, max(self._blocks) + 1), self._criteria).promise
-        found = {key: values[name] for key, held in self._of.items() for one in held if (name := one.name) in values}
-        return found if found.keys() | self._failing(results).keys() == self._of.keys() else {}
+        promise = {key: values[entry.name] for key, held in self._of.items() for entry in held if entry.name in values}
+        return promise if promise.keys() | self._failing(results).keys() == self._of.keys() else {}
 
     def _reserved(self, results: Mapping[str, Result]) -> list[Entry]:
         """Jobs of the first repetitions that are still to run, for which the budget is reserved."""
@@ -211,9 +212,10 @@ class UntilSure:
 
     def _attempts(self, entry: Entry, results: Mapping[str, Result]) -> list[Result]:
         """What a job gave: its result, and those of attempts that failed, which count against its configuration."""
-        found = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
+        finished = [results[entry.name]] if _finished(results, entry) else self._ended(entry)
         # An error in the user's own code is what one mends before running again.
-        return [*found, *(one for one in self._failed(entry) if one.error is None or one.error.cause != "user")]
+        failed = (result for result in self._failed(entry) if result.error is None or result.error.cause != "user")
+        return [*finished, *failed]
 
     def _look(
         self, runs: RaceRuns, before: int, observer: RaceObserver
@@ -266,15 +268,15 @@ class UntilSure:
 
     def _failing(self, results: Mapping[str, Result]) -> dict[str, Dropped]:
         """Configurations of which no run finished and that were tried often enough."""
-        found = {}
+        failing = {}
         for key, entries in self._of.items():
             if any(_finished(results, entry) for entry in entries):
                 continue
             counts = {entry.repetition: len(self._failed(entry)) for entry in entries if self._has_begun(entry)}
             if (total := sum(counts.values())) >= MOST_FAILURES:
                 why = f"did not finish in {total} of {total} runs"
-                found[key] = Dropped(self._names[key], max(counts), why)
-        return found
+                failing[key] = Dropped(self._names[key], max(counts), why)
+        return failing
 
     def _failed(self, entry: Entry) -> list[Result]:
         """The attempts of a job that failed by themselves; what somebody interrupted does not count."""
@@ -305,5 +307,5 @@ def _finished(results: Mapping[str, Result], entry: Entry) -> bool:
 
 def _drops(tasks: Sequence[TaskJudgement], failing: Mapping[str, Dropped]) -> tuple[Dropped, ...]:
     """All configurations that are out, in the order in which they were dropped, and by name."""
-    found = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
-    return tuple(sorted(found, key=lambda drop: (drop.after, drop.name)))
+    drops = [*failing.values(), *(drop for task in tasks for drop in task.dropped)]
+    return tuple(sorted(drops, key=lambda drop: (drop.after, drop.name)))

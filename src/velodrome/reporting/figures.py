@@ -19,6 +19,7 @@ from velodrome import files
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
 from velodrome.judge.measures import BY_NAME, THROUGHPUT, Measure
+from velodrome.judge.phrases import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,7 +168,7 @@ class Looks:
             found += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
                       for rest in rests if rest]
         if workers:
-            found += [Line2D([], [], color=INK, linestyle=style, label=_counted(count, "worker"))
+            found += [Line2D([], [], color=INK, linestyle=style, label=counted(count, "worker"))
                       for count, style in self.style.items()]
         return found[:MOST_LINES]
 
@@ -281,9 +282,9 @@ def bar_words(rows: Sequence[Row]) -> dict[str, str]:
     short = short_forms(configurations)
     found = {}
     for row in rows:
-        servers = [_counted(row.servers, "server")] if row.servers else []
+        servers = [counted(row.servers, "server")] if row.servers else []
         found[row.name] = ", ".join(
-            [_counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, short)]
+            [counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, short)]
         )
     return found
 
@@ -334,7 +335,3 @@ def rate_of(rows: Sequence[Row]) -> Measure:
 def cut(words: str, most: int = MOST_WORDS) -> str:
     """Words that fit beside a bar: a race that varies many fields has more of them than a figure has room for."""
     return words if len(words) <= most else f"{words[: most - 1].rstrip(' ,')}…"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

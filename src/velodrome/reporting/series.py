@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from velodrome.events.fields import RESOURCES, Resource
 from velodrome.events.models import Event
 from velodrome.job.result import Result
 from velodrome.run.processes import ProcessState
@@ -23,26 +25,28 @@ class FaultSpan:
     end: float | None = None
 
 
+NETWORK = Resource("network_rate", "network", "MiB/s", ",.2f", 2.0**20)
+LOOPBACK = Resource("loopback_rate", "loopback", "MiB/s", ",.2f", 2.0**20)
+#: What a host received, within itself included.
+INBOUND = Resource("inbound_rate", "received", "MiB/s", ",.2f", 2.0**20)
+#: What is drawn and tabulated over time: the resources of processes, then the rates of their hosts.
+CURVES = (*RESOURCES, NETWORK, LOOPBACK)
+
+
 @dataclass
 class Samples:
     """The heartbeats of a process; network rates are those of its host."""
 
     host: str = ""
     seconds: list[float] = field(default_factory=list)
-    cpu_percent: list[float] = field(default_factory=list)
-    memory_bytes: list[float] = field(default_factory=list)
-    network_rate: list[float] = field(default_factory=list)
-    #: What the host received, within itself included.
-    inbound_rate: list[float] = field(default_factory=list)
-    loopback_rate: list[float] = field(default_factory=list)
+    values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in (*CURVES, INBOUND)})
 
     def add(self, sample: Sample, began: float) -> None:
         self.seconds.append(sample.moment - began)
-        self.cpu_percent.append(sample.cpu_percent)
-        self.memory_bytes.append(sample.memory_bytes)
-        self.network_rate.append(sample.network_rate)
-        self.loopback_rate.append(sample.loopback_rate)
-        self.inbound_rate.append(sample.inbound_rate)
+        rates = {NETWORK.name: sample.network_rate, LOOPBACK.name: sample.loopback_rate,
+                 INBOUND.name: sample.inbound_rate}
+        for name, values in self.values.items():
+            values.append(rates[name] if name in rates else sample.used.get(name, math.nan))
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Extent:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Extent | None:
-        found = list(values)
+        found = [value for value in values if not math.isnan(value)]
         return cls(sum(found) / len(found), min(found), max(found)) if found else None
 
 
@@ -140,10 +144,10 @@ def totals(series: RunSeries) -> dict[str, Extent]:
         alive += 1
         first_of_host = samples.host not in hosts
         hosts.add(samples.host)
-        for name in ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate", "inbound_rate"):
+        for name, values in samples.values.items():
             if name.endswith("rate") and not first_of_host:
                 continue
-            for second, value in zip(samples.seconds, getattr(samples, name), strict=True):
+            for second, value in zip(samples.seconds, values, strict=True):
                 seen.setdefault(name, {}).setdefault(round(second), {})[name_of(process)] = value
     found = {}
     for name, seconds in seen.items():

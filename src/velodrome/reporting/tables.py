@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from velodrome.events.fields import Resource
 from velodrome.judge.choice import runs_needed
 from velodrome.judge.compare import Row, measure_of, qualities_of, tasks_of
 from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import Baselines, distinguishing_fields, short_arguments, short_text
 from velodrome.judge.judge import Dropped, Failure
-from velodrome.judge.measures import MEASURES, MIB, QUALITIES, THROUGHPUT, TIME_TO_TARGET, Measure, Ratio, View
+from velodrome.judge.measures import MEASURES, QUALITIES, THROUGHPUT, TIME_TO_TARGET, Measure, Ratio, View
 from velodrome.judge.plausibility import suspects
 from velodrome.judge.question import Candidate, Question
-from velodrome.reporting.series import Extent, RunSeries, name_of, totals
+from velodrome.reporting.series import CURVES, Extent, RunSeries, name_of, totals
 
 #: Ratios of throughput, which are fields of a row: the views in which each is a column, with its place there.
 RATIOS: Mapping[str, Mapping[View, int]] = {
@@ -233,18 +234,11 @@ def view_table(view: View, rows: Sequence[Row]) -> Table:
     return Table(view, title, note.format(several=several, reached=reached), tuple(headings), tuple(body))
 
 
-def _extent(extent: Extent | None, form: str, scale: float = 1.0) -> Cell:
+def _extent(extent: Extent | None, curve: Resource) -> Cell:
     if extent is None:
         return Cell(ABSENT)
-    low, high = (format(end / scale, form) for end in (extent.low, extent.high))
-    return Cell(format(extent.mean / scale, form), f"{low} – {high}", value=extent.mean)
-
-
-#: Columns of the table of processes: samples, heading, unit, how they are written, and what they are divided by.
-_SAMPLED = (
-    ("cpu_percent", "CPU", "% of a core", ",.0f", 1.0), ("memory_bytes", "memory", "MiB", ",.0f", MIB),
-    ("network_rate", "network", "MiB/s", ",.2f", MIB), ("loopback_rate", "loopback", "MiB/s", ",.2f", MIB),
-)
+    mean, low, high = (format(value / curve.scale, curve.form) for value in (extent.mean, extent.low, extent.high))
+    return Cell(mean, f"{low} – {high}", value=extent.mean)
 
 
 def nodes_table(rows: Sequence[Row], series: Mapping[str, RunSeries]) -> Table:
@@ -255,12 +249,14 @@ def nodes_table(rows: Sequence[Row], series: Mapping[str, RunSeries]) -> Table:
         if len(body) >= MOST_NODE_ROWS:
             break
         run = series[row.name]
-        lines = [(name_of(process), samples.host, {name: Extent.of(getattr(samples, name)) for name, *_ in _SAMPLED})
-                 for process, samples in run.samples.items()]
+        lines = [
+            (name_of(process), samples.host, {name: Extent.of(values) for name, values in samples.values.items()})
+            for process, samples in run.samples.items()
+        ]
         if len(lines) > 1:
             lines.append(("total", "", {**totals(run)}))
         for process, host, extents in lines:
-            cells = (_extent(extents.get(name), form, scale) for name, _, _, form, scale in _SAMPLED)
+            cells = (_extent(extents.get(curve.name), curve) for curve in CURVES)
             body.append((Cell(row.name), Cell(process), Cell(host), *cells))
     shown = len({cells[0].text for cells in body})
     cut = f" {shown} of {len(chosen)} configurations are shown; the CSV files have all." if shown < len(chosen) else ""
@@ -270,7 +266,7 @@ def nodes_table(rows: Sequence[Row], series: Mapping[str, RunSeries]) -> Table:
         "nearest to the mean. Network rates are measured per host, so processes of one host show the same traffic; "
         "the total counts it once." + cut,
         (*(Column(heading, numeric=False) for heading in ("configuration", "process", "host")),
-         *(Column(heading, unit) for _, heading, unit, _, _ in _SAMPLED)),
+         *(Column(curve.title, curve.unit) for curve in CURVES)),
         tuple(body),
     )
 

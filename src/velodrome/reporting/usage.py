@@ -8,12 +8,13 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from velodrome.errors import shown
+from velodrome.events.fields import RESOURCES
 from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
-from velodrome.judge.measures import BY_NAME, MIB
+from velodrome.judge.measures import BY_NAME
 from velodrome.reporting.curves import cut, fastest, rest_of
 from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure
-from velodrome.reporting.series import FaultSpan, RunSeries, merged, name_of
+from velodrome.reporting.series import LOOPBACK, NETWORK, FaultSpan, RunSeries, merged, name_of
 from velodrome.reporting.tables import ordered
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def bars(rows: Sequence[Row]) -> Picture | None:
     groups = list(dict.fromkeys(_bars(row) for row in rows if _bars(row) in kept))
     every = list(dict.fromkeys(rest[row.name] for row in rows))
     kinds = every[: len(COLOURS)]
-    panels = (("cpu_percent", "CPU (% of a core)"), ("memory_bytes", "memory (MiB)"),
-              ("network_bytes", "network (MiB)"))
+    panels = (*((resource.name, resource.label) for resource in RESOURCES), ("network_bytes", "network (MiB)"))
     height = 0.8 / len(kinds)
     with drawing():
-        figure, axes = new_figure(11, 1.2 + 0.3 * len(groups) * (1 + 0.35 * (len(kinds) - 1)), 1, 3, sharey=True)
+        inches = 1.2 + 0.3 * len(groups) * (1 + 0.35 * (len(kinds) - 1))
+        figure, axes = new_figure(11, inches, 1, len(panels), sharey=True)
         for panel, (name, title) in zip(axes[0], panels, strict=True):
             scale = BY_NAME[name].scale
             for row in rows:
@@ -122,11 +123,10 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
     chosen = [row for row in _chosen(rows, series, first) if any(s.seconds for s in series[row.name].samples.values())]
     if not chosen:
         return None
-    columns = (("cpu_percent", "CPU (% of a core)", 1.0), ("memory_bytes", "memory (MiB)", MIB),
-               ("network_rate", "network (MiB/s)", MIB))
+    columns = (*RESOURCES, NETWORK)
     cut_off = False
     with drawing():
-        figure, axes = new_figure(11, 0.4 + 2.0 * len(chosen), len(chosen), 3)
+        figure, axes = new_figure(11, 0.4 + 2.0 * len(chosen), len(chosen), len(columns))
         for line, row in zip(axes, chosen, strict=True):
             found = [item for item in series[row.name].samples.items() if item[1].seconds]
             cut_off |= len(found) > MOST_PROCESSES
@@ -135,23 +135,24 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
                     "color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place // len(COLOURS) % len(STYLES)],
                     "marker": "." if len(samples.seconds) < 20 else None, "linewidth": 1.2,
                 }
-                for panel, (name, _, scale) in zip(line, columns, strict=True):
-                    values = list(getattr(samples, name))
-                    if name == "network_rate":
-                        values = [rate + looped for rate, looped in zip(values, samples.loopback_rate, strict=True)]
-                    panel.plot(samples.seconds, [value / scale for value in values], label=name_of(process), **look)
+                for panel, curve in zip(line, columns, strict=True):
+                    values = samples.values[curve.name]
+                    if curve is NETWORK:
+                        values = [sum(rates) for rates in zip(values, samples.values[LOOPBACK.name], strict=True)]
+                    panel.plot(samples.seconds, [value / curve.scale for value in values], label=name_of(process),
+                               **look)
             # The name stands above all three panels and must not widen the first: an empty title keeps its room.
             line[0].set_title(" ", fontsize=9)
             line[0].annotate(row.name, (0, 1), xycoords="axes fraction", xytext=(0, 6), textcoords="offset points",
                              fontsize=9, in_layout=False, annotation_clip=False)
-            line[2].legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), fontsize=7.5)
+            line[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), fontsize=7.5)
             for panel in line:
                 panel.set_ylim(0, 1.1 * max(panel.dataLim.ymax, 1e-3))
                 panel.set_xlim(left=0)
                 draw_faults(panel, series[row.name].faults, named=False)
-        for panel, (_, title, _) in zip(axes[0], columns, strict=True):
-            for below in axes[:, list(axes[0]).index(panel)]:
-                below.set_ylabel(title, fontsize=8)
+        for panels, curve in zip(axes.T, columns, strict=True):
+            for panel in panels:
+                panel.set_ylabel(curve.label, fontsize=8)
         for panel in axes[-1]:
             panel.set_xlabel("time since the run began (s)")
     caption = ("One sample a second of the run with the mean throughput: the configurations that the verdict names, "

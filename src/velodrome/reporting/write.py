@@ -23,7 +23,7 @@ from velodrome.judge.compare import Row
 from velodrome.judge.measures import measures_of
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
-from velodrome.reporting.series import Extent, name_of
+from velodrome.reporting.series import CURVES, Extent, name_of
 from velodrome.reporting.tables import RATIOS, Cell, Column, Table
 from velodrome.run.listing import cell
 
@@ -179,15 +179,14 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def nodes_to_csv(report: Report) -> str:
     """A line for each process of each configuration's representative run."""
-    measures = ("cpu_percent", "memory_bytes", "network_rate", "loopback_rate")
     heading = ["configuration", "run", "process", "host"]
-    heading += [f"{name}_{end}" for name in measures for end in ("mean", "min", "max")]
+    heading += [f"{curve.name}_{end}" for curve in CURVES for end in ("mean", "min", "max")]
     lines = []
     for row in report.rows:
         for process, samples in report.series[row.name].samples.items():
             line: list[object] = [row.name, row.representative.run, name_of(process), samples.host]
-            for name in measures:
-                extent = Extent.of(getattr(samples, name))
+            for curve in CURVES:
+                extent = Extent.of(samples.values[curve.name])
                 line += [extent.mean, extent.low, extent.high] if extent else [None, None, None]
             lines.append(line)
     return _csv(heading, lines)

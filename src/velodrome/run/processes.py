@@ -12,6 +12,7 @@ from typing import Any
 
 from velodrome.clusters.launcher import Diagnosis, Exit
 from velodrome.clusters.plan import Process
+from velodrome.events.fields import RESOURCES, resource_fields
 from velodrome.events.models import (
     PHASES,
     ErrorEvent,
@@ -78,7 +79,7 @@ class ProcessState:
         self.spans: Series[Span] = Series(self.limit)
         #: Phases that have begun and not ended, and when.
         self.open_phases: dict[str, float] = {}
-        self._cpu, self._memory = Total(), Total()
+        self._used = {resource.name: Total() for resource in RESOURCES}
         self._last_sample: float | None = None
         #: Of this attempt at the job: from its `hello` on.
         self.cpu: CpuSeries | None = None
@@ -133,13 +134,14 @@ class ProcessState:
             gap = 1.0 if before is None else moment - before
         # The last heartbeat may follow the one before at once: such a short time gives no rate.
         gap = max(0.2, gap)
-        self._last_sample = moment
+        self._last_sample, used = moment, event.values()
         self.samples.add(Sample(
-            moment, event.cpu_percent, event.memory_bytes, (network.inbound + network.out) / gap,
-            network.loopback / gap, (network.inbound + network.loopback) / gap,
+            moment, used, (network.inbound + network.out) / gap, network.loopback / gap,
+            (network.inbound + network.loopback) / gap,
         ))
-        self._cpu.add(event.cpu_percent)
-        self._memory.add(event.memory_bytes)
+        for name, amount in used.items():
+            if name in self._used:
+                self._used[name].add(amount)
         if self.cpu is not None and event.cpu_time is not None:
             self.cpu.add(event.time, event.cpu_time)
         inbound, out, loopback = self.network
@@ -207,7 +209,7 @@ class ProcessState:
         """The process as a result has it."""
         return Node.model_validate({
             "role": self.process.role, "rank": self.process.rank, "host": self.process.host,
-            "cpu_percent": self._cpu.as_json(), "memory_bytes": self._memory.as_json(),
+            **resource_fields({name: total.as_json() for name, total in self._used.items()}),
             "network_bytes": dict(zip(("in", "out", "loopback"), self.network, strict=True)),
             "phases": {name: round(seconds, 4) for name, seconds in self.phases.items()},
         })

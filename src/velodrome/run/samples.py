@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -44,12 +44,11 @@ class Span(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A heartbeat: when, what the process used, and bytes per second of its host: over its network, over loopback, and
-    what it received, within itself included."""
+    """A heartbeat: when, what the process used of each resource, and bytes per second of its host: over its network,
+    over loopback, and what it received, within itself included."""
 
     moment: float
-    cpu_percent: float
-    memory_bytes: int
+    used: Mapping[str, float]
     network_rate: float
     loopback_rate: float
     inbound_rate: float

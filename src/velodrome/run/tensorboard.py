@@ -75,8 +75,7 @@ class Scalars:
         elif isinstance(event, ResourcesEvent):
             node = f"{event.role}-{event.rank}"
             self._file.scalars(round(now - self._file.began), now, {
-                f"cpu_percent/{node}": event.cpu_percent,
-                f"memory_bytes/{node}": event.memory_bytes,
+                **{f"{name}/{node}": value for name, value in event.values().items()},
                 f"network_bytes/{node}/in": event.network.inbound,
                 f"network_bytes/{node}/out": event.network.out,
             })

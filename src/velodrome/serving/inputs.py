@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from velodrome.data.own.encoding import Encoding, encode_row
 from velodrome.data.pictures import TooManyPixels, Unreadable, decode
-from velodrome.data.tables.encoding import Encoding, encode_row
 from velodrome.errors import BadRequest, shown
 from velodrome.models.served import Served
 from velodrome.serving.model import Array, BadInput

@@ -27,8 +27,9 @@ from velodrome.studies.format import (
     fits,
     fits_any,
 )
-from velodrome.studies.plan import Setting, StudyPlan, other_experiment, row_of
+from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import Quantity, quantity_named
+from velodrome.studies.settings import Setting, other_experiment, row_of
 
 Verdict = Literal["agrees", "disagrees", "inconclusive", "not checkable here"]
 #: A claim falls with any of its parts, and stands only with all; so the first of these that a part has is the claim's.

@@ -14,8 +14,9 @@ from typing import Any
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import CONFIDENCE, t_quantile
 from velodrome.studies.format import Extent, Study, fits
-from velodrome.studies.plan import Setting, StudyPlan, other_experiment, row_of
+from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
+from velodrome.studies.settings import Setting, other_experiment, row_of
 
 #: How far a run may be off by chance where nothing but its finite test set is known.
 _TWO_SIDED = 1.96

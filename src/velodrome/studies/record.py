@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from velodrome import files
 from velodrome.job.result import Result
 from velodrome.studies.format import ScaleName, Study
-from velodrome.studies.plan import Setting, Site, StudyPlan
+from velodrome.studies.plan import Site, StudyPlan
+from velodrome.studies.settings import Setting
 
 FILE = "study.json"
 _LARGEST = 16 << 20

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from velodrome.job.values import in_words
 from velodrome.studies.format import Origin
+from velodrome.studies.outcome import FigureComparison
 from velodrome.studies.plan import StudyPlan
+from velodrome.studies.quantities import quantity_named
 
 _ORIGINS: tuple[Origin, ...] = ("published", "assumed", "ours")
 #: Values of a field that a line lists.
@@ -29,6 +31,22 @@ def origin_lines(plan: StudyPlan) -> list[str]:
     for (origin, why), fields in sorted(values.items(), key=lambda item: _ORIGINS.index(item[0][0])):
         parts = [f"{name}{_listed(list(words))}" for name, words in fields.items()]
         lines.append(f"{origin.capitalize()}: {'; '.join(parts)}{f' ({why})' if why else ''}")
+    return lines
+
+
+def figure_lines(compared: Sequence[FigureComparison]) -> list[str]:
+    """Where the published numbers of each configuration stand, with those over time and over epochs."""
+    lines = []
+    for each in compared:
+        extents = [
+            f"{quantity.heading} {extent.min:{quantity.form}} to {extent.max:{quantity.form}}"
+            for name, extent in each.published_extents.items() for quantity in [quantity_named(name)]
+        ]
+        parts = [f"over time {', '.join(extents)}"] if extents else []
+        parts += [f"{name.replace('_', ' ', 1)} {values[0]} to {values[-1]} over {len(values)} epochs"
+                  for name, values in each.published_epochs.items()]
+        if each.places:
+            lines.append(f"Figures of {each.setting.label}: {'; '.join([*each.places, *parts])}")
     return lines
 
 

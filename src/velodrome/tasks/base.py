@@ -305,8 +305,13 @@ class Task(ABC):
 
 def mean_loss(counts: Mapping[str, Any]) -> float | None:
     """Loss per example; None if it is not finite. An event carries such a sum as null."""
-    loss = counts["loss_sum"]
-    return None if loss is None or not math.isfinite(loss) else float(loss / counts["total"])
+    loss = finite(counts["loss_sum"])
+    return None if loss is None else loss / counts["total"]
+
+
+def finite(value: float | None) -> float | None:
+    """A number as it is reported: None if it is not finite, or not known."""
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _exists(module: str) -> bool:

@@ -17,7 +17,7 @@ from velodrome.errors import BadRequest
 from velodrome.events.fields import MetricDefinition
 from velodrome.job.job import Job
 from velodrome.job.values import Target
-from velodrome.tasks.base import LOSS, Counts, Metric
+from velodrome.tasks.base import LOSS, Counts, Metric, finite, mean_loss
 from velodrome.tasks.examples import ExampleTask
 
 _FORMS = "return one value per example, or a sum and the count that it is a sum over"
@@ -164,9 +164,8 @@ class OwnTask(ExampleTask):
             raise BadRequest(
                 f"--task {self.name!r}: measure() returned {type(measured).__name__!r}; return metrics by name"
             )
-        loss = counts["loss_sum"]
         values = {str(name): _number(self.name, name, value) for name, value in measured.items()}
-        values.setdefault("loss", _finite(None if loss is None else loss / total))
+        values.setdefault("loss", mean_loss(counts))
         # The one that decides comes first, so that events tell it without a definition.
         first = [name for name in self._better if name in values] or ["loss"]
         return {name: values[name] for name in dict.fromkeys([*first, *values])}
@@ -182,7 +181,7 @@ class OwnTask(ExampleTask):
             if isinstance(error, ValueError) and "math domain" not in str(error):
                 raise
             measured = dict.fromkeys(metric.name for metric in self.metrics)
-            measured["loss"] = _finite(counts.loss_sum / counts.total)
+            measured["loss"] = finite(counts.loss_sum / counts.total)
         return {**fields, "metrics": measured}
 
     def definitions(self) -> list[dict[str, Any]]:
@@ -196,9 +195,7 @@ class OwnTask(ExampleTask):
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
         measured = counts.get("metrics")
         if measured is None:
-            measured = self._measure(counts) if self.user is not None else {"loss": _finite(
-                None if counts["loss_sum"] is None else counts["loss_sum"] / counts["total"]
-            )}
+            measured = self._measure(counts) if self.user is not None else {"loss": mean_loss(counts)}
         return dict(measured)
 
     def in_words(self, counts: Mapping[str, Any] | None) -> str:
@@ -271,13 +268,9 @@ def _metric(name: str, better: str) -> Metric:
     return Metric(name, "more" if better == "more" else "less", ".4g", margin=_MARGIN, relative_margin=True)
 
 
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
 def _number(task: str, name: object, value: Any) -> float | None:
     try:
-        return _finite(None if value is None else float(value))
+        return finite(None if value is None else float(value))
     except (TypeError, ValueError):
         raise BadRequest(
             f"--task {task!r}: the metric {name!r} is {type(value).__name__!r} and no number: return plain numbers"

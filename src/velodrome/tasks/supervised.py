@@ -17,7 +17,7 @@ from velodrome.data.examples import ExampleSet, Named
 from velodrome.data.split import PARTS
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.tasks.base import LOSS, Metric, mean_loss
+from velodrome.tasks.base import LOSS, Metric, finite, mean_loss
 from velodrome.tasks.correctness_bits import fingerprint
 from velodrome.tasks.examples import ExampleTask
 
@@ -184,7 +184,7 @@ class Regression(ExampleTask):
     counted = ("absolute_errors", "squared_errors", "deviations")
 
     def measure(self, counts: Mapping[str, Any]) -> dict[str, float | None]:
-        absolute, squared, deviations = (_finite(counts[name]) for name in self.counted)
+        absolute, squared, deviations = (finite(counts[name]) for name in self.counted)
         total = counts["total"]
         return {
             "mae": None if absolute is None else absolute / total,
@@ -216,10 +216,6 @@ class Regression(ExampleTask):
             _, targets = examples.gather(np.arange(first, min(first + _ROWS, len(examples)), dtype=np.int64))
             total += sum(values.sum(axis=0, dtype=np.float64) for values in targets.values())
         return total / max(1, len(examples))
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def as_classes(job: Job, data: ExampleSet) -> ExampleSet:

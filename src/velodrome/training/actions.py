@@ -23,7 +23,7 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.models import UNROLL
 from velodrome.catalog.registry import engine_of
-from velodrome.data.arrays import is_mapped
+from velodrome.data.base import is_mapped
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.checks import preserved
 from velodrome.models.description import check_data

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from velodrome import files
 from velodrome.catalog.engines.torch import Mesh
-from velodrome.data.arrays import Gather
+from velodrome.data.base import Gather
 from velodrome.data.pixels import transform_of
 from velodrome.errors import BadRequest
 from velodrome.models.checks import Generators, claims_equivalence, equivalence_warnings, of_process, zoo_differences

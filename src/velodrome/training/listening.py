@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from velodrome.transport.door import listening_address
+from velodrome.transport.sockets import listening_address
 
 #: Packages whose libraries open ports by themselves. What users' own code opens is left alone.
 _FRAMEWORKS = frozenset({"tensorflow", "torch", "jaxlib"})

@@ -10,13 +10,14 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from velodrome.events.fields import resource_fields
 from velodrome.machine import allowed_cores, busy_seconds
 from velodrome.training.context import Emitter, Status
 from velodrome.variables import CONTROLLER, MEASURE
@@ -127,6 +128,13 @@ def network() -> tuple[int, int, int]:
     return received, sent, loopback
 
 
+#: How each resource (`events/fields.py`) is read of a process.
+READ: Mapping[str, Callable[[psutil.Process], float]] = {
+    "cpu_percent": lambda process: round(process.cpu_percent(), 1),
+    "memory_bytes": lambda process: process.memory_info().rss,
+}
+
+
 class Sampler(threading.Thread):
     """Emits a `resources` event every so many seconds until stopped."""
 
@@ -149,8 +157,7 @@ class Sampler(threading.Thread):
             cpu_time = self._cpu_time.since_last()
             self._events.emit(
                 "resources",
-                cpu_percent=round(self._process.cpu_percent(), 1),
-                memory_bytes=self._process.memory_info().rss,
+                **resource_fields({name: read(self._process) for name, read in READ.items()}),
                 network={"in": received, "out": sent, "loopback": loopback},
                 steps=self._status.steps,
                 seen=self._status.seen,

@@ -30,9 +30,9 @@ from velodrome.training.context import Context
 from velodrome.training.listening import EXPOSED, redirects
 from velodrome.training.recorder import Recorder
 from velodrome.training.sampler import computing
-from velodrome.training.script_output import read_output
-from velodrome.transport.door import address_towards, interface_of
+from velodrome.training.script_output import flush, read_output
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
+from velodrome.transport.sockets import address_towards, interface_of
 from velodrome.variables import FOLDER, SCRATCH, SEED
 
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -192,9 +192,7 @@ def _last_words(script: str, code: Any) -> str:
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
         return f"{script} ended with exit code 1: {headline(str(code))}"
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    flush()
     line = ""
     with suppress(OSError):
         with open("/proc/self/fd/2", "rb") as log:  # noqa: PTH123 (not a path that pathlib could open otherwise)

@@ -35,7 +35,7 @@ Log = Callable[[str, int | None, int | None, int | None, Mapping[str, float]], N
 @contextmanager
 def read_output(patterns: Sequence[str], log: Log, events: Emitter) -> Iterator[None]:
     """Search what this process prints during the block, and report what is found; it goes to the log as ever."""
-    _flush()
+    flush()
     kept = os.dup(1), os.dup(2)
     output, its_output = os.pipe()
     answers, its_answers = os.pipe()
@@ -53,7 +53,7 @@ def read_output(patterns: Sequence[str], log: Log, events: Emitter) -> Iterator[
     try:
         yield
     finally:
-        _flush()
+        flush()
         for number, descriptor in zip((1, 2), kept, strict=True):
             os.dup2(descriptor, number)
             os.close(descriptor)
@@ -65,7 +65,8 @@ def read_output(patterns: Sequence[str], log: Log, events: Emitter) -> Iterator[
         thread.join(1.0)
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Write out what this process has printed."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

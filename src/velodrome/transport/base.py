@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from velodrome.catalog.world import World
 from velodrome.errors import PeerLost
-from velodrome.transport.door import Door, enter, listen_at
+from velodrome.transport.sockets import JobListener, connect, listen_at
 
 
 class Transport(Protocol):
@@ -118,21 +118,21 @@ class StarTransport(Transport):
 
     def _accept(self, deadline: float, seconds: float) -> None:
         ranks = self._ranks
-        door = Door(listen_at(ranks.host, ranks.port, max(128, self.size)), _PROTOCOL)
+        listener = JobListener(listen_at(ranks.host, ranks.port, max(128, self.size)), _PROTOCOL)
         try:
-            self._admit(door, deadline, seconds)
+            self._accept_all(listener, deadline, seconds)
         finally:
-            door.close()
+            listener.close()
         for connection in self._peers.values():
             connection.sendall(_COMPLETE)
 
-    def _admit(self, door: Door, deadline: float, seconds: float) -> None:
+    def _accept_all(self, listener: JobListener, deadline: float, seconds: float) -> None:
         """Wait until all others are here; a connection that is none of them is closed."""
         while missing := [rank for rank in range(1, self.size) if rank not in self._peers]:
             if time.monotonic() >= deadline:
                 names = ", ".join(map(self._ranks.named, missing))
                 raise PeerLost(f"{names} did not connect within {seconds:g} s")
-            for connection, words in door.admit(max(deadline - time.monotonic(), 0.001)):
+            for connection, words in listener.accept(max(deadline - time.monotonic(), 0.001)):
                 rank = int(words[0]) if len(words) == 1 and words[0].isdecimal() else 0
                 if rank in missing and rank not in self._peers:
                     _prepare(connection)
@@ -146,7 +146,7 @@ class StarTransport(Transport):
             connection = None
             try:
                 left = max(deadline - time.monotonic(), 0.001)
-                connection = enter((ranks.host, ranks.port), _PROTOCOL, [str(self.rank)], left)
+                connection = connect((ranks.host, ranks.port), _PROTOCOL, [str(self.rank)], left)
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
                 if _received(connection, len(_COMPLETE)) == _COMPLETE:
                     _prepare(connection)

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from velodrome.errors import PortTaken
-from velodrome.transport.door import derive
+from velodrome.transport.sockets import derive
 
 #: Seconds within which a request must be complete.
 _REQUEST_SECONDS = 10.0

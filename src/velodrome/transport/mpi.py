@@ -25,8 +25,8 @@ from velodrome.catalog import segments
 from velodrome.catalog.exchange import shared_memory_shortage
 from velodrome.errors import PeerLost, RunFailed, bytes_text
 from velodrome.transport.base import Ranks, Transport
-from velodrome.transport.door import StrangerError, enter, interface_of, listen_at, read_line
 from velodrome.transport.rendezvous_server import LATE_SECONDS, PROTOCOL, announce, retire
+from velodrome.transport.sockets import AuthenticationError, connect, interface_of, listen_at, read_line
 
 #: A call into MPI may notice a lost peer by itself; only if it does not, in this time, the process is ended for it.
 _GRACE_SECONDS = 1.0
@@ -250,7 +250,7 @@ def _connect(ranks: Ranks, kind: str, deadline: float, seconds: float) -> socket
     while True:
         try:
             left = max(0.1, deadline - time.monotonic())
-            link = enter((ranks.host, ranks.port), PROTOCOL, [kind, str(ranks.rank)], left)
+            link = connect((ranks.host, ranks.port), PROTOCOL, [kind, str(ranks.rank)], left)
             break
         except OSError as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:
@@ -263,7 +263,7 @@ def _connect(ranks: Ranks, kind: str, deadline: float, seconds: float) -> socket
 
 def _nobody(ranks: Ranks, seconds: float, error: OSError) -> str:
     where = f"{ranks.host}:{ranks.port}"
-    if isinstance(error, StrangerError):
+    if isinstance(error, AuthenticationError):
         return f"the rendezvous at {where} did not answer within {seconds:g} s: {error}"
     return (f"{ranks.named(0)} did not join: nobody answered at {where} within {seconds:g} s "
             f"({error.strerror or error})")

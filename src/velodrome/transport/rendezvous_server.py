@@ -5,7 +5,7 @@ garbles long lines of output, such as events.
 
 Rank 0 starts it as a child (`python -m velodrome.transport.rendezvous_server`) on a socket that it has bound. Each rank
 has two connections: `pmi`, over which MPICH itself talks while it starts and ends, and `liveness`, which reports ranks
-that are lost. Both have proved that they belong to the job (`transport/door.py`). Only the standard library is
+that are lost. Both have proved that they belong to the job (`transport/sockets.py`). Only the standard library is
 imported, so that it is up at once.
 
 All that depends on MPICH's process-management interface is here, too. PMI-1 is its documented interface to launchers: a
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from velodrome.catalog import segments
-from velodrome.transport.door import Door
+from velodrome.transport.sockets import JobListener
 from velodrome.variables import TOKEN
 
 #: What MPICH may put into one value; longer ones it splits itself.
@@ -48,7 +48,7 @@ def process_mapping(hosts: Sequence[str]) -> str:
 
 
 class KeyValueSpace:
-    """What the ranks of one job tell one another while MPICH starts, and the answers to their requests."""
+    """The values that the ranks of a job exchange while MPICH starts, and the answers to their requests."""
 
     def __init__(self, job: str, hosts: Sequence[str]) -> None:
         self._values = {"PMI_process_mapping": process_mapping(hosts)}
@@ -69,8 +69,8 @@ class KeyValueSpace:
                 return "cmd=put_result rc=0 msg=success"
             case "get":
                 value = self._values.get(request.get("key", ""))
-                found = "rc=-1 msg=unknown value=unknown" if value is None else f"rc=0 msg=success value={value}"
-                return f"cmd=get_result {found}"
+                result = "rc=-1 msg=unknown value=unknown" if value is None else f"rc=0 msg=success value={value}"
+                return f"cmd=get_result {result}"
         return self._answers.get(request.get("cmd", ""))
 
 
@@ -142,8 +142,8 @@ class RendezvousServer:
         self._missing = ""
         self._in_barrier: list[Connection] = []
         self._selector = selectors.DefaultSelector()
-        self._door, self._parent = Door(listener, PROTOCOL), parent
-        self._selector.register(self._door, selectors.EVENT_READ)
+        self._listener, self._parent = JobListener(listener, PROTOCOL), parent
+        self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(parent, selectors.EVENT_READ)
 
     def serve(self) -> None:
@@ -156,8 +156,8 @@ class RendezvousServer:
                 self._report_missing()
                 continue
             for key, _ in self._selector.select(left):
-                if key.fileobj is self._door:
-                    for link, words in self._door.admit(0):
+                if key.fileobj is self._listener:
+                    for link, words in self._listener.accept(0):
                         self._enter(link, words)
                 elif key.fileobj == self._parent:
                     if not os.read(self._parent, 1):
@@ -215,8 +215,8 @@ class RendezvousServer:
             return True
         if len(self._joined) == 2 * self._size:
             self._complete = True
-            self._selector.unregister(self._door)
-            self._door.close()
+            self._selector.unregister(self._listener)
+            self._listener.close()
             self._send_all(f"complete {self.job}")
         return True
 

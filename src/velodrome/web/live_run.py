@@ -249,7 +249,7 @@ def _node(process: ProcessState, began: float) -> dict[str, Any]:
     return {
         "process": process.process.name, "host": process.hostname,
         "seconds": [round(row.moment - began, 1) for row in rows],
-        "cpu": [row.cpu_percent for row in rows], "memory": [row.memory_bytes for row in rows],
+        "cpu": [row.used["cpu_percent"] for row in rows], "memory": [row.used["memory_bytes"] for row in rows],
         "network": [round(row.network_rate + row.loopback_rate) for row in rows],
     }
 

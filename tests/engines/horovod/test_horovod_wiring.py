@@ -51,9 +51,9 @@ def _asked(port: int, method: str, path: str, body: bytes | None = None) -> tupl
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request(method, path, body)
     answer = connection.getresponse()
-    found = answer.status, answer.read()
+    response = answer.status, answer.read()
     connection.close()
-    return found
+    return response
 
 
 def test_the_rendezvous_keeps_what_processes_publish_at_one_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_race_has_a_baseline_for_each_framework_without_horovods_options() -> 
         "job": {"engine": "horovod", "strategy": "allreduce", "cycle_time_ms": 5.0},
         "vary": {"framework": ["torch", "tensorflow"], "workers": [1, 2]}, "baseline": True,
     })
-    found = combinations(race)
-    assert not found.wrong
-    singles = [entry.job for entry in found.entries if entry.job.strategy == "single"]
+    expanded = combinations(race)
+    assert not expanded.wrong
+    singles = [entry.job for entry in expanded.entries if entry.job.strategy == "single"]
     assert [(job.framework, job.cycle_time_ms) for job in singles] == [("torch", None), ("tensorflow", None)]

@@ -64,6 +64,6 @@ def test_every_version_of_its_environment_is_pinned() -> None:
 def test_a_race_of_its_strategies_gains_its_own_baseline() -> None:
     race = parse_race({"job": {"engine": "jax"}, "vary": {"strategy": ["data-parallel", "fsdp"], "workers": [2]},
                        "baseline": True})
-    found = combinations(race)
-    assert not found.wrong
-    assert sorted(entry.job.strategy for entry in found.entries) == ["data-parallel", "fsdp", "single"]
+    expanded = combinations(race)
+    assert not expanded.wrong
+    assert sorted(entry.job.strategy for entry in expanded.entries) == ["data-parallel", "fsdp", "single"]

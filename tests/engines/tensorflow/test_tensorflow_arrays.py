@@ -151,12 +151,12 @@ def test_two_workers_of_a_parameter_server_count_every_example_once(written, tmp
 
 def outputs_of(ran, inputs, outputs):
     """What a trained model of two dense layers returns, computed in numpy."""
-    weights, found = ran.state["weights"].astype(np.float64), []
+    weights, layers = ran.state["weights"].astype(np.float64), []
     hidden = (len(weights) - outputs) // (inputs.shape[1] + 1 + outputs)
     for shape in ((inputs.shape[1], hidden), (hidden,), (hidden, outputs), (outputs,)):
-        found.append(weights[: int(np.prod(shape))].reshape(shape))
+        layers.append(weights[: int(np.prod(shape))].reshape(shape))
         weights = weights[int(np.prod(shape)) :]
-    first, first_bias, second, second_bias = found
+    first, first_bias, second, second_bias = layers
     return np.tanh(inputs @ first + first_bias) @ second + second_bias
 
 

@@ -71,9 +71,9 @@ def test_tensorflow_still_maps_files_by_their_descriptors() -> None:
     assert worker_data.supported(), "tf.raw_ops.ImmutableConst or /proc/self/fd is gone"
     worker_data.publish(image_set(name="own", train=part, validation=part, test=part, classes=3, scale=1.0))
     try:
-        found = next(iter(worker_data.dataset("train", Source(part).arrays)))
-        assert (np.asarray(found.inputs["x"]) == images).all()
-        assert (np.asarray(found.targets["y"]) == labels).all()
+        examples = next(iter(worker_data.dataset("train", Source(part).arrays)))
+        assert (np.asarray(examples.inputs["x"]) == images).all()
+        assert (np.asarray(examples.targets["y"]) == labels).all()
     finally:
         for descriptor in range(200, 206):
             os.close(descriptor)

@@ -103,6 +103,22 @@ def test_large_weights_are_split_over_the_servers_and_small_ones_are_not() -> No
     assert list(split(tf.TensorShape([784, 300]), tf.float32)) == [3, 1]
     assert list(split(tf.TensorShape([64, 2048]), tf.float32)) == [2, 1]
     assert list(split(tf.TensorShape([300, 100]), tf.float32)) == [1, 1]
+    finer = partitioner(3, smallest=2**14)
+    assert list(finer(tf.TensorShape([300, 100]), tf.float32)) == [3, 1]
+
+
+def test_the_smallest_part_of_the_weights_is_an_option_where_they_are_split() -> None:
+    from velodrome.errors import BadRequest
+    from velodrome.job.job import make_job
+    from velodrome.job.resolve import resolve
+
+    asked = {"engine": "tensorflow", "strategy": "parameter-server", "min_shard_bytes": 4096}
+    assert resolve(make_job(asked)).model_dump()["min_shard_bytes"] == 4096
+    assert "min_shard_bytes" not in resolve(make_job({**asked, "min_shard_bytes": None})).model_dump()
+    with pytest.raises(BadRequest, match="stock keeps every weight on one server"):
+        resolve(make_job({**asked, "implementation": "stock"}))
+    with pytest.raises(BadRequest, match="does not support this option"):
+        resolve(make_job({**asked, "strategy": "mirrored"}))
 
 
 def test_two_workers_see_every_example_once_an_epoch(train: Any) -> None:

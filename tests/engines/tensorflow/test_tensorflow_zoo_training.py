@@ -127,8 +127,8 @@ def normalised_by_worker(images: Any, labels: Any, workers: int, rate: float) ->
                         continue
                     for variable, value in zip(moving, held[rank], strict=True):
                         variable.assign(value)
-                    found = gradients(tf.constant(images[mine]), tf.constant(labels[mine]))
-                    total = [each + np.asarray(one) / len(batch) for each, one in zip(total, found, strict=True)]
+                    computed = gradients(tf.constant(images[mine]), tf.constant(labels[mine]))
+                    total = [each + np.asarray(one) / len(batch) for each, one in zip(total, computed, strict=True)]
                     held[rank] = [np.asarray(variable).copy() for variable in moving]
                 speed = [0.9 * moved + gradient for moved, gradient in zip(speed, total, strict=True)]
                 for variable, moved in zip(trained, speed, strict=True):

@@ -44,9 +44,9 @@ def compute(workers: int) -> dict[str, Any]:
             batch, step = order[first : first + SETTINGS["batch"]], step + 1
             for worker in range(workers):
                 chosen = batch[worker::workers]
-                found = gradient(mine[worker], images[chosen], labels[chosen])
-                mean[worker] = 0.9 * mean[worker] + 0.1 * found
-                square[worker] = 0.999 * square[worker] + 0.001 * found**2
+                computed = gradient(mine[worker], images[chosen], labels[chosen])
+                mean[worker] = 0.9 * mean[worker] + 0.1 * computed
+                square[worker] = 0.999 * square[worker] + 0.001 * computed**2
                 corrected = mean[worker] / (1 - 0.9**step), square[worker] / (1 - 0.999**step)
                 mine[worker] = mine[worker] * (1 - rate * decay)
                 mine[worker] -= rate * corrected[0] / (np.sqrt(corrected[1]) + SETTINGS["epsilon"])

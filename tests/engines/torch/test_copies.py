@@ -26,11 +26,11 @@ class Copies(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         given = {each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)}
-        found = function(*args, **(kwargs or {}))
-        is_batch = isinstance(found, torch.Tensor) and found.numel() >= 20 * np.prod(SHAPE)
-        if is_batch and found.untyped_storage().data_ptr() not in given:
+        result = function(*args, **(kwargs or {}))
+        is_batch = isinstance(result, torch.Tensor) and result.numel() >= 20 * np.prod(SHAPE)
+        if is_batch and result.untyped_storage().data_ptr() not in given:
             self.made.append(str(function))
-        return found
+        return result
 
 
 def copies_of_a_batch(array, tmp_path, *, mapped, images, channels_last):

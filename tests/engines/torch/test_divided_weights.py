@@ -205,11 +205,11 @@ def test_all_processes_evaluate_the_same_number_of_batches():
 
     for examples in (1, 5, 512, 513, 1025, 1537):
         for size in (1, 2, 3):
-            found = [Replica(rank, size, torch.device("cpu"), True).evaluation_batches(examples, 256)
+            shares = [Replica(rank, size, torch.device("cpu"), True).evaluation_batches(examples, 256)
                      for rank in range(size)]
-            assert len({len(offsets) for _, offsets in found}) == 1
-            assert sorted(np.concatenate([mine for mine, _ in found])) == list(range(examples))
-            for mine, offsets in found:
+            assert len({len(offsets) for _, offsets in shares}) == 1
+            assert sorted(np.concatenate([mine for mine, _ in shares])) == list(range(examples))
+            for mine, offsets in shares:
                 assert (offsets[0], offsets[-1]) == (0, len(mine))
                 assert all(0 <= step <= 256 for step in np.diff(offsets))
                 assert len(mine) == 0 or all(np.diff(offsets) > 0)

@@ -78,7 +78,7 @@ def test_stock_optimizers_give_the_same_weights(settings, dtype, tolerance) -> N
 
 def test_no_other_file_uses_a_private_name_of_pytorch() -> None:
     folder = Path(str(package.__file__)).parent
-    found = {}
+    used = {}
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
@@ -86,8 +86,8 @@ def test_no_other_file_uses_a_private_name_of_pytorch() -> None:
                 while isinstance(root, ast.Attribute):
                     root = root.value
                 if isinstance(root, ast.Name) and root.id in ("torch", "nn", "distributed", "functional"):
-                    found.setdefault(file.relative_to(folder).as_posix(), set()).add(node.attr)
-    assert found == {"fused_optimizer.py": set(fused_optimizer.PRIVATE)}
+                    used.setdefault(file.relative_to(folder).as_posix(), set()).add(node.attr)
+    assert used == {"fused_optimizer.py": set(fused_optimizer.PRIVATE)}
 
 
 def test_the_c_library_takes_both_settings_of_malloc() -> None:

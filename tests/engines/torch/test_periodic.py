@@ -133,9 +133,9 @@ def test_diloco_takes_the_steps_that_numpy_takes(tmp_path, workers):
 @pytest.mark.unit
 def test_the_recorded_steps_are_those_of_the_reference():
     for workers, expected in RECORDED.items():
-        found = diloco_reference.compute(int(workers))
+        computed = diloco_reference.compute(int(workers))
         for name in ("outer", "momentum", "mean"):
-            np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-14)
+            np.testing.assert_allclose(computed[name], expected[name], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("implementation", ["velodrome", pytest.param("stock", marks=slow)])

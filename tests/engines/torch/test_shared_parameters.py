@@ -89,9 +89,9 @@ def test_a_late_process_does_not_put_its_first_weights_in_place_of_those_of_a_ch
         tell(written, learner)
         learner.load(stored)
         assert moved.wait(SECONDS)
-        found = {name: value.copy() for name, value in learner.state().items()}  # what the next step computes with
+        state = {name: value.copy() for name, value in learner.state().items()}  # what the next step computes with
         continued.set()
-        return found
+        return state
 
     def second() -> None:
         late.here = True
@@ -102,10 +102,10 @@ def test_a_late_process_does_not_put_its_first_weights_in_place_of_those_of_a_ch
         learner.load(stored)
 
     with ThreadPoolExecutor(2) as pool:
-        found, _ = [each.result(SECONDS) for each in (pool.submit(first), pool.submit(second))]
-    assert found.keys() == stored.keys()
+        state, _ = [each.result(SECONDS) for each in (pool.submit(first), pool.submit(second))]
+    assert state.keys() == stored.keys()
     for name, value in stored.items():
-        assert (found[name] == value).all(), name
+        assert (state[name] == value).all(), name
 
 
 def test_a_checkpoint_is_loaded_after_the_chief_has_tried_to_save_the_model(

@@ -38,11 +38,11 @@ def evaluated(rank: int, size: int, *, together: bool) -> tuple[Any, int]:
 def test_every_process_makes_as_many_passes_where_they_wait_for_one_another() -> None:
     size = EVALUATION_ROWS + 2
     alone, passes = evaluated(0, 1, together=False)
-    found = [evaluated(rank, size, together=True) for rank in range(size)]
-    assert {calls for _, calls in found} == {passes}
-    assert [counts.total for counts, _ in found[EVALUATION_ROWS:]] == [0, 0]
-    assert sum(counts.total for counts, _ in found) == alone.total == len(TEXT) - 1
-    assert sum(counts.loss_sum for counts, _ in found) == pytest.approx(alone.loss_sum)
+    shares = [evaluated(rank, size, together=True) for rank in range(size)]
+    assert {calls for _, calls in shares} == {passes}
+    assert [counts.total for counts, _ in shares[EVALUATION_ROWS:]] == [0, 0]
+    assert sum(counts.total for counts, _ in shares) == alone.total == len(TEXT) - 1
+    assert sum(counts.loss_sum for counts, _ in shares) == pytest.approx(alone.loss_sum)
 
 
 def test_a_process_without_rows_computes_nothing_where_none_waits_for_it() -> None:

@@ -220,13 +220,13 @@ def test_a_saved_model_loads_again_by_its_readme_and_by_its_description(single, 
         f"again = load(Path({str(folder)!r}), {about['model']!r})(rows).tolist()",
         "print(first == again, first)",
     ])
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False,
         env={**os.environ, "PYTHONPATH": ":".join([str(Path(__file__).parent), *sys.path])},
     )
-    assert found.stdout.startswith("True"), found.stderr
+    assert done.stdout.startswith("True"), done.stderr
     if task == "regression":
-        assert np.allclose(json.loads(found.stdout.partition(" ")[2]), outputs_of(ran, FEATURES[:3]), rtol=1e-9)
+        assert np.allclose(json.loads(done.stdout.partition(" ")[2]), outputs_of(ran, FEATURES[:3]), rtol=1e-9)
 
 
 @pytest.mark.parametrize(("task", "model", "words"), [

@@ -54,11 +54,11 @@ def test_batches_hold_the_same_numbers_from_memory_and_from_disk(data, on_disk, 
         splits = read_data(str(place))
         pixels = transform_of(form, splits)
         columns = Columns(splits, torch.float64, cpu, channels_last=channels_last, pixels=pixels)
-        found = part_of(splits.train, columns, cpu)
-        assert isinstance(found, kind)
-        found.begin(order, np.array([0, 50, 90]))
+        part = part_of(splits.train, columns, cpu)
+        assert isinstance(part, kind)
+        part.begin(order, np.array([0, 50, 90]))
         expected = pixels(np.asarray(splits.train.images)[order]).transpose(0, 3, 1, 2)
-        batches = [found.batch(0, 50), found.batch(50, 90)]
+        batches = [part.batch(0, 50), part.batch(50, 90)]
         assert np.abs(torch.cat([batch.x for batch in batches]).numpy() - expected).max() < 1e-12
         assert torch.cat([batch.y for batch in batches]).tolist() == np.asarray(splits.train.labels)[order].tolist()
         assert all(batch.x.is_contiguous() is not channels_last for batch in batches)

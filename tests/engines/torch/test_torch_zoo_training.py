@@ -187,7 +187,7 @@ def test_gpt_mini_learns_what_no_bigram_can(tmp_path):
 
     wanted = Job(dataset="driven", model="gpt-mini", batch_size=10, unroll=16, epochs=2, seed=1, learning_rate=0.003)
     test = run(wanted, tmp_path / "text.npz", tmp_path / "run").result["test"]
-    found = float(np.exp(test["loss_sum"] / test["total"]))
+    perplexity = float(np.exp(test["loss_sum"] / test["total"]))
     worse = baselines(text[:8_000], text[8_500:], 16)
-    assert found < 0.7 * worse["bigram"]
-    assert found < 0.7 * worse["unigram"]
+    assert perplexity < 0.7 * worse["bigram"]
+    assert perplexity < 0.7 * worse["unigram"]

@@ -42,9 +42,9 @@ def idle_threads() -> Iterator[IdleThreads]:
         pytest.skip("one core, or a PyTorch without GNU's OpenMP")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    found = IdleThreads(library, 2)
-    yield found
-    found.stop()
+    idle = IdleThreads(library, 2)
+    yield idle
+    idle.stop()
     torch.set_num_threads(before)
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
-from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy
-from velodrome.catalog.exchange import ASP, NONE
+from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
+from velodrome.catalog.exchange import ASP
+from velodrome.catalog.options import Option, Positive, Request
 from velodrome.catalog.world import World
+from velodrome.errors import BadRequest
 
+MIN_SHARD_BYTES = Option[int | None](
+    "min_shard_bytes", Positive | None, None, "for parameter-server: the fewest bytes of a part of the weights, which "
+    "are split over the servers; by default 262144",
+)
 #: TensorFlow's names for our roles.
 TASKS = {"worker": "worker", "server": "ps", "chief": "chief"}
 
@@ -31,6 +38,15 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster_of(world), "task": {"type": task, "index": index}})}
 
 
+def _refuse_unsplit(job: Request) -> Mapping[str, Any]:
+    """Nothing changes; refused where nothing is split."""
+    if MIN_SHARD_BYTES.of(job) is not None and (job.implementation == "stock" or job.has_own_optimizer):
+        what = "--implementation stock" if job.implementation == "stock" else "an optimizer of your own"
+        raise BadRequest(f"--min-shard-bytes {MIN_SHARD_BYTES.of(job)}: {what} keeps every weight on one server, "
+                         "because Keras optimizers take no variables that are split; leave it out")
+    return {}
+
+
 # Parts of the strategies, as `velodrome engines` and results name them.
 _AUTODIFF = "Keras layers and automatic differentiation"
 _FLAT = "weights and gradient in one flat buffer, updated by TensorFlow's fused optimizer kernels (tf.raw_ops)"
@@ -48,12 +64,7 @@ ENGINE = Engine(
     name="tensorflow",
     description="TensorFlow with Keras 3 models",
     strategies=(
-        Strategy(
-            "single", "one process, not distributed: what everything else is measured against",
-            consistency=NONE, max_workers=1, exchange="none",
-            implementation=Implementation(
-                own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
-            ),
+        single(Implementation(own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)),
         ),
         Strategy(
             "mirrored", "MirroredStrategy: synchronous over several devices of one process",
@@ -73,7 +84,8 @@ ENGINE = Engine(
         ),
         Strategy(
             "parameter-server", "ParameterServerStrategy: asynchronous, weights on servers, a chief schedules the work",
-            consistency=ASP, roles=("server", "worker", "chief"),
+            consistency=ASP, roles=("server", "worker", "chief"), options={MIN_SHARD_BYTES: None},
+            complete=_refuse_unsplit,
             listens=("server", "worker", "chief"), exchange="servers",
             shards=("weights and optimizer state, over the servers",),
             implementation=Implementation(

@@ -11,30 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from velodrome.data.arrays import NDArray, Pick, np, picked
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, NDArray, Pick, WrongData, np, picked
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.own.arrays import ArgumentPart
 from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
 from velodrome.data.split import Fingerprints, divide, trainable_classes, with_split_warnings
-from velodrome.errors import BadRequest
 
 #: Numbers that are converted at a time.
 _WINDOW = 2 << 20
 _AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they are stored as bytes, without loss"
+#: How arrays are read: as labelled images whose pixels are bytes, or as the numbers that they hold.
 Kind = Literal["images", "arrays"]
-#: Takes the rows of an input from front to back.
-Take: TypeAlias = "Callable[[NDArray[Any]], object]"
-#: Begins an input, from its name, shape and type.
-Begin: TypeAlias = "Callable[[str, tuple[int, ...], np.dtype[Any]], Take]"
+#: Stores rows of an input, from front to back: its name, the place of the first of them, and the rows.
+Write: TypeAlias = "Callable[[str, int, NDArray[Any]], object]"
 
 
 @dataclass(frozen=True)
 class ArrayExamples:
     """All examples of all parts, one after the other, and which of them can be used."""
 
-    #: Labelled images whose pixels are bytes, or anything else.
-    kind: Kind
     targets: Mapping[str, NDArray[Any]]
     #: Of the usable examples.
     rows: NDArray[np.int64]
@@ -68,33 +63,32 @@ def _stored_dtype(array: RowArray) -> np.dtype[Any]:
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
-def read(name: str, kind: Kind, parts: Sequence[ArgumentPart], begin: Begin, faults: Faults) -> ArrayExamples:
+def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults) -> ArrayExamples:
     """Convert all arrays, and find the examples that can be used."""
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
     images = set()
     for column in parts[0].inputs:
         shape, dtype = form_of(kind, parts, column)
-        take = begin(column, (count, *shape), dtype)
-        windows = _pixels(name, parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
+        windows = _pixels(parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
         first = 0
         for window, good in windows:
-            take(np.ascontiguousarray(window).reshape(-1, *shape))
+            write(column, first, np.ascontiguousarray(window).reshape(-1, *shape))
             sound[first : first + len(good)] &= good
             first += len(good)
         if len(shape) == 3 and 1 <= shape[2] <= 4:
             images.add(column)
-    targets, classes, names = _targets(name, kind, parts, sound, faults)
+    targets, classes, names = _targets(kind, parts, sound, faults)
     which = np.concatenate([np.full(len(part), part.which, np.int8) for part in parts])
     if classes is not None and len(targets) == 1 and next(iter(targets.values())).ndim == 1:
-        targets, sound, names = _drop_small_classes(name, kind, targets, which, sound, names, faults)
+        targets, sound, names = _drop_small_classes(kind, targets, which, sound, names, faults)
         classes = len(names)
     rows = np.flatnonzero(sound)
     if not len(rows):
-        raise BadRequest(f"data set {name!r} has no examples that can be used{faults.because}")
+        raise WrongData(f"it has no examples that can be used{faults.because}")
     fractions = kind == "images" and any(has_fractions(array) for part in parts for array in part.inputs.values())
     return ArrayExamples(
-        kind, targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
+        targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
     )
 
 
@@ -118,19 +112,19 @@ def _numbers(
 
 
 def _pixels(
-    name: str, parts: Sequence[ArgumentPart], column: str, faults: Faults
+    parts: Sequence[ArgumentPart], column: str, faults: Faults
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
     """The same for images whose pixels are bytes; arrays with fractions have a scale of their own."""
     arrays = {part.key(column): part.inputs[column] for part in parts}
-    check_memory(name, list(arrays.values()))
-    scales = {fractions: scale_of(name, [array for array in arrays.values() if has_fractions(array) == fractions])
+    check_memory(list(arrays.values()))
+    scales = {fractions: scale_of([array for array in arrays.values() if has_fractions(array) == fractions])
               for fractions in (False, True)}
     for key, array in arrays.items():
         yield from to_bytes(key, array, scales[has_fractions(array)], faults)
 
 
 def _targets(
-    name: str, kind: Kind, parts: Sequence[ArgumentPart], sound: NDArray[np.bool_], faults: Faults
+    kind: Kind, parts: Sequence[ArgumentPart], sound: NDArray[np.bool_], faults: Faults
 ) -> tuple[dict[str, NDArray[Any]], int | None, tuple[str, ...]]:
     """The targets, how many classes the only one has, and their names."""
     targets: dict[str, NDArray[Any]] = {}
@@ -146,11 +140,11 @@ def _targets(
             continue
         single = all(array.ndim == 1 or array.shape[1:] == (1,) for array in arrays.values())
         if single and len(parts[0].targets) == 1:
-            targets[column], good, names = _labels(name, arrays, faults)
+            targets[column], good, names = _labels(arrays, faults)
             sound &= good
             classes = len(names)
         elif "U" in kinds:
-            raise BadRequest(f"data set {name!r}: {next(iter(arrays))} holds words, which only a single target may")
+            raise WrongData(f"{next(iter(arrays))} holds words, which only a single target may")
         else:
             targets[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
@@ -169,29 +163,24 @@ def _drop_nan(arrays: Mapping[str, NDArray[Any]], sound: NDArray[np.bool_], faul
 
 
 def _labels(
-    name: str, arrays: Mapping[str, NDArray[Any]], faults: Faults
+    arrays: Mapping[str, NDArray[Any]], faults: Faults
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], tuple[str, ...]]:
     """One class an example; words by their sorted places."""
     trained = {"y_train" if place == 0 else key: array for place, (key, array) in enumerate(arrays.items())}
-    names = class_names(name, trained)
+    names = class_names(trained)
     pairs = [labels_of(key, array, names, faults) for key, array in arrays.items()]
     return np.concatenate([marks for marks, _ in pairs]), np.concatenate([good for _, good in pairs]), tuple(names)
 
 
 def _drop_small_classes(
-    name: str, kind: Kind, targets: Mapping[str, NDArray[Any]], parts: NDArray[np.int8], sound: NDArray[np.bool_],
+    kind: Kind, targets: Mapping[str, NDArray[Any]], parts: NDArray[np.int8], sound: NDArray[np.bool_],
     names: tuple[str, ...], faults: Faults,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_], tuple[str, ...]]:
     """Without the examples of classes that have too few to train on, which are faults."""
     (column, labels), = targets.items()
-    trained = trainable_classes(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
-    if trained.sum() < 2:
-        raise BadRequest(
-            f"data set {name!r} has {trained.sum()} classes that can be used, and training needs two{faults.because}"
-        )
+    trained, numbers, names = trainable_classes(labels[sound], parts[sound], names, faults, noun=noun_of(kind))
     sound = sound & trained[labels]
-    renumbered = np.where(sound, (np.cumsum(trained) - 1)[labels], 0)
-    return {column: renumbered}, sound, tuple(word for word, any_ in zip(names, trained, strict=True) if any_)
+    return {column: np.where(sound, numbers[labels], 0)}, sound, names
 
 
 def noun_of(kind: Kind) -> str:
@@ -219,26 +208,26 @@ def divide_examples(
     )
     targets = np.column_stack([array[examples.rows].reshape(len(examples.rows), -1)
                                for array in examples.targets.values()])
-    return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(examples.kind),
+    return with_split_warnings(data, [examples.prints[chosen] for chosen in division], noun_of(data.kind),
                                [targets[chosen] for chosen in division])
 
 
 _MOST_CLASSES = 65_536
 
 
-def class_names(name: str, kinds: Mapping[str, NDArray[Any]]) -> list[str]:
+def class_names(kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     for key, array in kinds.items():
         if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
-            raise BadRequest(
-                f"data set {name!r}: {key} has the shape {array.shape}, and labels are one number or word an example; "
+            raise WrongData(
+                f"{key} has the shape {array.shape}, and labels are one number or word an example; "
                 "of one-hot rows take argmax(axis=1)"
             )
         if array.dtype.kind not in "buifU":
-            raise BadRequest(f"data set {name!r}: {key} holds {array.dtype}, and labels are whole numbers or words")
+            raise WrongData(f"{key} holds {array.dtype}, and labels are whole numbers or words")
     words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
     if len(set(words.values())) > 1:
         kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())
-        raise BadRequest(f"data set {name!r}: {kinds_found}; give the labels of all parts alike")
+        raise WrongData(f"{kinds_found}; give the labels of all parts alike")
     trained = kinds["y_train"].ravel()
     if trained.dtype.kind == "U":
         return sorted({str(word) for word in trained if word})

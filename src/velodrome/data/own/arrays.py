@@ -1,4 +1,4 @@
-"""Arrays as a user gives them, sorted into parts, inputs and targets, before a number of them is read.
+"""Arrays as a user gives them, sorted into parts, inputs and targets; their numbers are not read yet.
 
 `x_train`, `y_train` and so on are arrays or dictionaries of arrays by name; in a file, `x_train.age` is one of several.
 """
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from velodrome.data.arrays import NDArray, np
+from velodrome.data.base import NDArray, WrongData, np
 from velodrome.data.examples import INPUT, TARGET
 from velodrome.data.pixels import HeldArray, RowArray
 from velodrome.data.split import PARTS
-from velodrome.errors import BadRequest, shown
+from velodrome.errors import shown
 
 NAMES = tuple(f"{letter}_{part}" for part in PARTS for letter in "xy")
 
@@ -26,7 +26,7 @@ def as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def row_array(name: str, key: str, value: Any) -> RowArray:
+def row_array(key: str, value: Any) -> RowArray:
     """An array that is read from front to back; a single value and rows of different shapes are refused."""
     if hasattr(value, "windows"):
         array: RowArray = value
@@ -34,11 +34,9 @@ def row_array(name: str, key: str, value: Any) -> RowArray:
         try:
             array = HeldArray(as_array(value))
         except ValueError:
-            raise BadRequest(f"data set {name!r}: the rows of {key} are not of one shape; make them alike") from None
+            raise WrongData(f"the rows of {key} are not of one shape; make them alike") from None
     if not array.shape:
-        raise BadRequest(
-            f"data set {name!r}: {key} is the single value {shown(array.whole())!r}, and an array is needed"
-        )
+        raise WrongData(f"{key} is the single value {shown(array.whole())!r}, and an array is needed")
     return array
 
 
@@ -65,26 +63,26 @@ def is_known(key: str) -> bool:
     return key in NAMES or key.partition(".")[0] in NAMES
 
 
-def argument_parts(name: str, arrays: Mapping[str, Any]) -> list[ArgumentPart]:
+def argument_parts(arrays: Mapping[str, Any]) -> list[ArgumentPart]:
     """The parts that are there, each with the same inputs and targets of the same shapes."""
     parts = []
     for which, part in enumerate(PARTS):
-        sides = [_side(name, arrays, letter, part, only) for letter, only in (("x", INPUT), ("y", TARGET))]
+        sides = [_side(arrays, letter, part, only) for letter, only in (("x", INPUT), ("y", TARGET))]
         missing = [f"{letter}_{part}" for letter, side in zip("xy", sides, strict=True) if not side]
         if len(missing) == 1 or (missing and part == "train"):
-            raise BadRequest(
-                f"data set {name!r} has no array {missing[0]!r} but {', '.join(map(shown, arrays)) or 'nothing'}: give "
+            raise WrongData(
+                f"it has no array {missing[0]!r} but {', '.join(map(shown, arrays)) or 'nothing'}: give "
                 "x_train, y_train and, if there is a test set, x_test, y_test"
             )
         if not missing:
             parts.append(ArgumentPart(part, which, *sides))
     for each in parts:
-        _refuse_one_hot(name, each)
-        _check_alike(name, parts[0], each)
+        _refuse_one_hot(each)
+        _check_alike(parts[0], each)
     return parts
 
 
-def _side(name: str, arrays: Mapping[str, Any], letter: str, part: str, only: str) -> dict[str, RowArray]:
+def _side(arrays: Mapping[str, Any], letter: str, part: str, only: str) -> dict[str, RowArray]:
     key = f"{letter}_{part}"
     given = arrays.get(key)
     if isinstance(given, Mapping):
@@ -94,50 +92,48 @@ def _side(name: str, arrays: Mapping[str, Any], letter: str, part: str, only: st
     else:
         named = {called.partition(".")[2]: (called, array) for called, array in arrays.items()
                  if called.startswith(f"{key}.")}
-    return {column: row_array(name, called, array) for column, (called, array) in named.items()}
+    return {column: row_array(called, array) for column, (called, array) in named.items()}
 
 
-def _check_alike(name: str, first: ArgumentPart, part: ArgumentPart) -> None:
+def _check_alike(first: ArgumentPart, part: ArgumentPart) -> None:
     every = {**part.inputs, **part.targets}
     if len(every) < len(part.inputs) + len(part.targets):
         twice = next(column for column in part.inputs if column in part.targets)
-        raise BadRequest(f"data set {name!r}: {twice!r} names both an input and a target; rename one")
+        raise WrongData(f"{twice!r} names both an input and a target; rename one")
     if [*every] != [*first.inputs, *first.targets] and {*every} != {*first.inputs, *first.targets}:
-        raise BadRequest(
-            f"data set {name!r}: {first.part} has {_listed([*first.inputs, *first.targets])}, {part.part} has "
+        raise WrongData(
+            f"{first.part} has {_listed([*first.inputs, *first.targets])}, {part.part} has "
             f"{_listed([*every])}; give the same arrays in every part"
         )
     for column, array in every.items():
         if array.shape[0] != len(part):
             other = next(iter(part.targets))
-            raise BadRequest(
-                f"data set {name!r}: {part.key(column)} holds {array.shape[0]:,} examples and {part.key(other)} "
-                f"{len(part):,} labels; both must be equally many"
+            raise WrongData(
+                f"{part.key(column)} holds {array.shape[0]:,} examples and {part.key(other)} "
+                f"{len(part):,} labels; give one label per example"
             )
         shape = {**first.inputs, **first.targets}[column].shape[1:]
         if array.shape[1:] != shape:
-            raise BadRequest(
-                f"data set {name!r}: examples of {first.key(column)} have the shape {shape}, of {part.key(column)} "
+            raise WrongData(
+                f"examples of {first.key(column)} have the shape {shape}, of {part.key(column)} "
                 f"{array.shape[1:]}; make them alike"
             )
         words = column in part.targets and array.dtype.kind == "U"
         if array.dtype.kind not in "buif" and not words:
             what = "targets are numbers or words" if column in part.targets else "inputs are numbers"
-            raise BadRequest(f"data set {name!r}: {part.key(column)} holds {array.dtype}, and {what}")
+            raise WrongData(f"{part.key(column)} holds {array.dtype}, and {what}")
         if 0 in array.shape[1:]:
-            raise BadRequest(
-                f"data set {name!r}: {part.key(column)} has the shape {array.shape}, which holds no numbers"
-            )
+            raise WrongData(f"{part.key(column)} has the shape {array.shape}, which holds no numbers")
 
 
-def _refuse_one_hot(name: str, part: ArgumentPart) -> None:
+def _refuse_one_hot(part: ArgumentPart) -> None:
     for column, array in part.targets.items():
         if len(array.shape) != 2 or array.shape[1] < 2 or array.dtype.kind not in "buif" or not len(part):
             continue
         values = array.whole()
         if np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all():
-            raise BadRequest(
-                f"data set {name!r}: every row of {part.key(column)} has a single 1, as one-hot labels do: give the "
+            raise WrongData(
+                f"every row of {part.key(column)} has a single 1, as one-hot labels do: give the "
                 "classes as numbers, with argmax(axis=1)"
             )
 
@@ -148,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
 
 # -- images that are stored as bytes
 
-#: How many of the labels that are fractions may be wrong, where the others are whole: see `images.arrays`.
+#: From this share of whole numbers on, labels in a float array are classes, and the others are mistakes.
 _MOSTLY = 0.9
 
 

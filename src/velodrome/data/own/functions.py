@@ -23,7 +23,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from velodrome.data.arrays import NDArray, np
+from velodrome.data.base import NDArray, np
 from velodrome.data.examples import DerivedPart, ExampleSet, Named
 from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised
 
@@ -33,8 +33,7 @@ def _is_standard(module: str) -> bool:
     top = module.partition(".")[0]
     if top not in sys.stdlib_module_names:
         return False
-    own = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return PathFinder.find_spec(top, own) is None
+    return PathFinder.find_spec(top, users_roots()) is None
 
 
 def refuse_standard(option: str, name: str, module: str) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import memory_budget
+from velodrome.data.base import NDArray, WrongData, memory_budget, np
 from velodrome.data.examples import TARGET, ExampleSet
 from velodrome.data.own.reading import (
     TARGET_NAMES,
@@ -29,7 +28,7 @@ from velodrome.data.own.reading import (
     whole_stream,
 )
 from velodrome.data.split import PARTS, TEST, TRAIN, VALIDATION, divide
-from velodrome.errors import BadRequest, shown
+from velodrome.errors import shown
 
 Kind = Literal["map", "stream", "tensorflow", "hugging-face"]
 #: The share of a worker's memory that a data set may take to be read into arrays.
@@ -84,22 +83,22 @@ def iterator_of(value: Any) -> Callable[[], Iterator[Any]]:
 # -- TensorFlow
 
 
-def tensorflow_arrays(name: str, dataset: Any) -> ArraysOf | None:
+def tensorflow_arrays(dataset: Any) -> ArraysOf | None:
     """A `tf.data.Dataset` as arrays; None if it takes too much memory."""
     dataset = _unbatched(dataset)
     if int(dataset.cardinality()) == -1:
-        raise BadRequest(f"--dataset {name!r}: the tf.data.Dataset never ends: leave out repeat(), or add take(n)")
+        raise WrongData("the tf.data.Dataset never ends: leave out repeat(), or add take(n)")
     most, size = memory_budget(_SHARE), 0
     items: list[Item] = []
-    for value in whole_stream(name, dataset.as_numpy_iterator):
-        item = item_of(name, f"item {len(items)}", value)
+    for value in whole_stream(dataset.as_numpy_iterator):
+        item = item_of(f"item {len(items)}", value)
         items.append(item)
         size += sum(array.nbytes + _EACH for array in (*item.inputs.values(), *item.targets.values()))
         if size > most:
             return None
     if not items:
-        raise BadRequest(f"--dataset {name!r}: the tf.data.Dataset has no examples")
-    return _stacked(name, items)
+        raise WrongData("the tf.data.Dataset has no examples")
+    return _stacked(items)
 
 
 def _unbatched(dataset: Any) -> Any:
@@ -119,25 +118,23 @@ def _ends_in_batch(dataset: Any) -> bool:
     return type(dataset).__name__ in ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset")
 
 
-def _stacked(name: str, items: list[Item]) -> ArraysOf:
+def _stacked(items: list[Item]) -> ArraysOf:
     try:
         inputs = {column: np.stack([item.inputs[column] for item in items]) for column in items[0].inputs}
         targets = {column: np.stack([item.targets[column] for item in items]) for column in items[0].targets}
     except (ValueError, KeyError):
-        raise BadRequest(
-            f"--dataset {name!r}: the examples are not all of one shape; pad or crop them before they are returned"
-        ) from None
+        raise WrongData("the examples are not all of one shape; pad or crop them before they are returned") from None
     return ArraysOf(inputs, targets)
 
 
 # -- Hugging Face
 
 
-def target_column(name: str, dataset: Any) -> str:
+def target_column(dataset: Any) -> str:
     column = next((word for word in TARGET_NAMES if word in dataset.column_names), None)
     if column is None:
-        raise BadRequest(
-            f"--dataset {name!r}: the data set has the columns {', '.join(map(shown, dataset.column_names))}, and none "
+        raise WrongData(
+            f"the data set has the columns {', '.join(map(shown, dataset.column_names))}, and none "
             "is a target: rename one to 'label' with rename_column()"
         )
     return column
@@ -148,9 +145,9 @@ def hugging_face_names(dataset: Any, column: str) -> tuple[str, ...]:
     return tuple(getattr(dataset.features.get(column), "names", ()) or ())
 
 
-def hugging_face_arrays(name: str, dataset: Any) -> ArraysOf | None:
+def hugging_face_arrays(dataset: Any) -> ArraysOf | None:
     """A `datasets.Dataset` as arrays; None if it takes too much memory, or is decoded or transformed when read."""
-    target = target_column(name, dataset)
+    target = target_column(dataset)
     made = dataset.format["type"] == "custom" or any(
         type(feature).__name__ in ("Image", "Audio", "Video") for feature in dataset.features.values()
     )
@@ -162,10 +159,10 @@ def hugging_face_arrays(name: str, dataset: Any) -> ArraysOf | None:
             why = "rows of different lengths: pad them" if array.dtype.kind == "O" else (
                 "text: turn it into numbers with map(), or leave it out with remove_columns()"
             )
-            raise BadRequest(f"--dataset {name!r}: column {shown(column)!r} holds {why}")
+            raise WrongData(f"column {shown(column)!r} holds {why}")
     inputs = {column: array for column, array in columns.items() if column != target}
     if not inputs:
-        raise BadRequest(f"--dataset {name!r}: the data set has no column besides {target!r}")
+        raise WrongData(f"the data set has no column besides {target!r}")
     return ArraysOf(inputs, {TARGET: columns[target]}, hugging_face_names(dataset, target))
 
 
@@ -188,18 +185,18 @@ class _Counted:
 
 def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: float) -> ExampleSet:
     """The data as parts that are read when they are needed; what is missing is drawn from training."""
-    counted = {which: _counted(name, value) for which, value in objects.items()}
+    counted = {which: _counted(value) for which, value in objects.items()}
     train = counted[TRAIN]
     targets = [each for which in sorted(counted) for each in counted[which].targets or ()]
-    classes, words = _classes(name, train, targets)
+    classes, words = _classes(train, targets)
     sizes = {which: len(counted[which].source) for which in sorted(counted)}
     parts = np.concatenate([np.full(size, which, np.int8) for which, size in sizes.items()])
     labels = np.array([words.get(str(each), -1) if words else each for each in targets], np.int64)
     if not classes:
         labels = np.zeros(len(parts), np.int64)
     elif labels.min() < 0 or labels.max() >= classes:
-        raise BadRequest(
-            f"--dataset {name!r}: targets are from {labels.min()} to {labels.max()}, and classes are counted from 0 up "
+        raise WrongData(
+            f"targets are from {labels.min()} to {labels.max()}, and classes are counted from 0 up "
             f"to {classes - 1}, those that training has"
         )
     begins = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
@@ -221,18 +218,18 @@ def source_data(name: str, objects: Mapping[int, Any], seed: int, validation: fl
     )
 
 
-def _counted(name: str, value: Any) -> _Counted:
+def _counted(value: Any) -> _Counted:
     kind = kind_of(value)
     if kind in ("stream", "tensorflow"):
-        return _counted_stream(name, value)
+        return _counted_stream(value)
     names: tuple[str, ...] = tuple(map(str, getattr(value, "classes", ()) or ()))
     known = None
     if kind == "hugging-face":
-        column = target_column(name, value)
+        column = target_column(value)
         names, known = hugging_face_names(value, column), np.asarray(value.with_format("numpy")[column][:])
-    source = MapSource(name, value)
+    source = MapSource(value)
     if not len(source):
-        raise BadRequest(f"--dataset {name!r}: the data set has no examples")
+        raise WrongData("the data set has no examples")
     first = source.read([0])[0]
     if not _is_class(first):
         return _Counted(source, first, None)
@@ -244,11 +241,11 @@ def _counted(name: str, value: Any) -> _Counted:
     targets: list[Any] = []
     for begin in range(0, len(source), _WINDOW):
         items = source.read(range(begin, min(begin + _WINDOW, len(source))))
-        targets += [_target(name, begin + row, item) for row, item in enumerate(items)]
+        targets += [_target(begin + row, item) for row, item in enumerate(items)]
     return _Counted(source, first, targets, names, read=True)
 
 
-def _counted_stream(name: str, value: Any) -> _Counted:
+def _counted_stream(value: Any) -> _Counted:
     """A stream is read once: its length is part of the schedule."""
     first: list[Item] = []
     targets: list[Any] = []
@@ -257,13 +254,13 @@ def _counted_stream(name: str, value: Any) -> _Counted:
         if not place:
             first.append(item)
         if _is_class(first[0]):
-            targets.append(_target(name, place, item))
+            targets.append(_target(place, item))
 
     iterate = iterator_of(value)
-    length = count_stream(name, iterate, look)
+    length = count_stream(iterate, look)
     if not length:
-        raise BadRequest(f"--dataset {name!r}: the stream has no examples")
-    return _Counted(StreamSource(name, iterate, length), first[0], targets if _is_class(first[0]) else None, read=True)
+        raise WrongData("the stream has no examples")
+    return _Counted(StreamSource(iterate, length), first[0], targets if _is_class(first[0]) else None, read=True)
 
 
 def _is_class(item: Item) -> bool:
@@ -272,14 +269,14 @@ def _is_class(item: Item) -> bool:
     return len(targets) == 1 and targets[0].ndim == 0 and targets[0].dtype.kind in "buiU"
 
 
-def _target(name: str, place: int, item: Item) -> Any:
+def _target(place: int, item: Item) -> Any:
     if not _is_class(item):
-        raise BadRequest(f"--dataset {name!r}: the target of item {place} is not one class, as that of item 0 is")
+        raise WrongData(f"the target of item {place} is not one class, as that of item 0 is")
     (target,) = item.targets.values()
     return target.item()
 
 
-def _classes(name: str, train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:
+def _classes(train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:
     """How many classes there are (0 if the target is not a class), and the number of each word."""
     if train.targets is None:
         return 0, {}
@@ -289,7 +286,7 @@ def _classes(name: str, train: _Counted, targets: list[Any]) -> tuple[int, dict[
     else:
         words, count = {}, max(len(train.class_names), max(map(int, train.targets)) + 1)
     if count < 2:
-        raise BadRequest(f"--dataset {name!r} has {count} classes, and training needs two")
+        raise WrongData(f"it has {count} classes, and training needs two")
     return count, words
 
 

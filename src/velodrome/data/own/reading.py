@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from velodrome.data.arrays import NDArray, np
+from velodrome.data.base import ItemFailed, NDArray, ReadingFailed, WrongData, naming, np
 from velodrome.data.examples import INPUT, TARGET, ArrayField, ComputedPart, Named
-from velodrome.errors import BadRequest, RunFailed, UserCodeError, VelodromeError, raised, shown
+from velodrome.errors import UserCodeError, VelodromeError, raised, shown
 
 #: What the target of a dictionary is called, the first one that it has.
 TARGET_NAMES = ("label", "labels", "target", "targets", "y")
@@ -30,40 +30,39 @@ class Item:
     targets: Mapping[str, NDArray[Any]]
 
 
-def item_of(name: str, where: str, value: Any) -> Item:
+def item_of(where: str, value: Any) -> Item:
     """An item as arrays; `where` is what it is called in a sentence, such as `item 3`."""
-    inputs, targets = _sides(name, where, value)
+    inputs, targets = _sides(where, value)
     return Item(
-        {column: _array(name, f"{where}, {column!r}", cell) for column, cell in inputs.items()},
-        {column: _array(name, f"{where}, {column!r}", cell, words=True) for column, cell in targets.items()},
+        {column: _array(f"{where}, {column!r}", cell) for column, cell in inputs.items()},
+        {column: _array(f"{where}, {column!r}", cell, words=True) for column, cell in targets.items()},
     )
 
 
-def _sides(name: str, where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _sides(where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if isinstance(value, Mapping):
         target = next((column for column in TARGET_NAMES if column in value), None)
         if target is None or len(value) < 2:
-            raise BadRequest(
-                f"--dataset {name!r}: {where} is a dictionary of {', '.join(map(shown, value)) or 'nothing'}, without "
+            raise WrongData(
+                f"{where} is a dictionary of {', '.join(map(shown, value)) or 'nothing'}, without "
                 f"a target: call it 'label' or 'target', or return pairs of input and target"
             )
         return {str(column): cell for column, cell in value.items() if column != target}, {TARGET: value[target]}
     if not isinstance(value, tuple | list) or len(value) != 2:
         many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
-        raise BadRequest(
-            f"--dataset {name!r}: {where} is {type(value).__name__}{many}, and examples are pairs of input and target, "
-            "or dictionaries"
+        raise WrongData(
+            f"{where} is {type(value).__name__}{many}, and examples are pairs of input and target, or dictionaries"
         )
     sides = []
     for cell, only in zip(value, (INPUT, TARGET), strict=True):
         named = isinstance(cell, Mapping)
         sides.append({str(column): inner for column, inner in cell.items()} if named else {only: cell})
     if twice := [column for column in sides[0] if column in sides[1]]:
-        raise BadRequest(f"--dataset {name!r}: {twice[0]!r} names both an input and a target; rename one")
+        raise WrongData(f"{twice[0]!r} names both an input and a target; rename one")
     return sides[0], sides[1]
 
 
-def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[Any]:
+def _array(what: str, cell: Any, *, words: bool = False) -> NDArray[Any]:
     if hasattr(cell, "detach"):  # a tensor of PyTorch, which may be part of a graph or on another device
         cell = cell.detach().cpu()
     try:
@@ -74,7 +73,7 @@ def _array(name: str, what: str, cell: Any, *, words: bool = False) -> NDArray[A
         array = np.char.decode(array, "utf-8")
     if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
         hint = "; turn text into numbers first" if array.dtype.kind in "US" else ""
-        raise BadRequest(f"--dataset {name!r}: {what} is {type(cell).__name__}, and examples are numbers{hint}")
+        raise WrongData(f"{what} is {type(cell).__name__}, and examples are numbers{hint}")
     return array
 
 
@@ -110,48 +109,33 @@ def target_fields(item: Item) -> tuple[ArrayField, ...]:
 MOST_STREAMED = 1 << 28
 
 
-class ItemSource(Protocol):
-    """Examples by their positions."""
-
-    #: Whether positions must be asked for in rising order.
-    in_order: bool
-
-    def __len__(self) -> int: ...
-
-    def again(self) -> ItemSource:
-        """The same examples for another reader."""
-
-    def read(self, positions: Sequence[int]) -> list[Item]: ...
-
-
 class MapSource:
     """A data set with `__len__` and `__getitem__`. One thread reads it, so it need not be safe for several."""
 
+    #: Whether positions must be asked for in rising order.
     in_order = False
 
-    def __init__(self, name: str, dataset: Any) -> None:
-        self._name, self._dataset = name, dataset
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
         self._length = self._count()
 
     def _count(self) -> int:
         try:
             return len(self._dataset)
         except Exception as error:
-            raise UserCodeError(
-                f"--dataset {self._name!r}: the length of what the function returned is not known: "
-                f"{raised(error)}"
-            ) from error
+            raise ReadingFailed(f"the length of what the function returned is not known: {raised(error)}") from error
 
     def __len__(self) -> int:
         return self._length
 
     def again(self) -> MapSource:
+        """The same examples for another reader."""
         return self
 
     def read(self, positions: Sequence[int]) -> list[Item]:
         if changed := self._changed():
-            raise RunFailed(f"--dataset {self._name!r}: {changed}")
-        return [item_of(self._name, f"item {position}", self._item(position)) for position in positions]
+            raise ItemFailed(changed)
+        return [item_of(f"item {position}", self._item(position)) for position in positions]
 
     def _changed(self) -> str:
         """The reason why a data set of another length cannot be read; empty if it has that of the beginning."""
@@ -173,7 +157,7 @@ class MapSource:
             raise
         except Exception as error:
             why = f"reading item {position} of {self._length:,} failed: {raised(error)}"
-            raise UserCodeError(f"--dataset {self._name!r}: {self._changed() or why}") from error
+            raise ReadingFailed(self._changed() or why) from error
 
 
 class StreamSource:
@@ -181,8 +165,8 @@ class StreamSource:
 
     in_order = True
 
-    def __init__(self, name: str, iterate: Callable[[], Iterator[Any]], length: int) -> None:
-        self._name, self._iterate, self._length = name, iterate, length
+    def __init__(self, iterate: Callable[[], Iterator[Any]], length: int) -> None:
+        self._iterate, self._length = iterate, length
         self._items, self._next = iter(()), 0
 
     def __len__(self) -> int:
@@ -190,68 +174,65 @@ class StreamSource:
 
     def again(self) -> StreamSource:
         """The same stream with an iteration of its own."""
-        return StreamSource(self._name, self._iterate, self._length)
+        return StreamSource(self._iterate, self._length)
 
     def read(self, positions: Sequence[int]) -> list[Item]:
         if not self._next or (positions and positions[0] < self._next):
-            self._items, self._next = _begun(self._name, self._iterate), 0
+            self._items, self._next = _begun(self._iterate), 0
         items = []
         for position in positions:
             value = None
             while self._next <= position:
                 value = self._advance()
                 self._next += 1
-            items.append(item_of(self._name, f"item {position}", value))
+            items.append(item_of(f"item {position}", value))
         return items
 
     def _advance(self) -> Any:
         try:
             return next(self._items)
         except StopIteration:
-            raise RunFailed(
-                f"--dataset {self._name!r}: the stream had {self._length:,} examples when training began and ended "
+            raise ItemFailed(
+                f"the stream had {self._length:,} examples when training began and ended "
                 f"after {self._next:,} now; its length must not change"
             ) from None
         except Exception as error:
-            raise _stream_failed(self._name, self._next, error) from error
+            raise _stream_failed(self._next, error) from error
 
 
-def _begun(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def _begun(iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     try:
         return iterate()
     except Exception as error:
-        raise _stream_failed(name, 0, error) from error
+        raise _stream_failed(0, error) from error
 
 
-def _stream_failed(name: str, position: int, error: Exception) -> UserCodeError:
-    return UserCodeError(f"--dataset {name!r}: reading item {position} of the stream failed: {raised(error)}")
+def _stream_failed(position: int, error: Exception) -> UserCodeError:
+    return ReadingFailed(f"reading item {position} of the stream failed: {raised(error)}")
 
 
-def whole_stream(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def whole_stream(iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """What a stream yields, from front to back; what it raises is an error of the user's code."""
-    items, count = _begun(name, iterate), 0
+    items, count = _begun(iterate), 0
     while True:
         try:
             value = next(items)
         except StopIteration:
             return
         except Exception as error:
-            raise _stream_failed(name, count, error) from error
+            raise _stream_failed(count, error) from error
         yield value
         count += 1
 
 
-def count_stream(name: str, iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
+def count_stream(iterate: Callable[[], Iterator[Any]], look: Callable[[int, Item], None]) -> int:
     """How many examples a stream has, by reading it once; `look` sees each of them."""
     count = 0
-    for value in whole_stream(name, iterate):
-        look(count, item_of(name, f"item {count}", value))
+    for value in whole_stream(iterate):
+        look(count, item_of(f"item {count}", value))
         count += 1
         if count > MOST_STREAMED:
-            raise BadRequest(
-                f"--dataset {name!r}: the stream has more than {MOST_STREAMED:,} examples, or does not end: end it "
-                "sooner"
-            )
+            raise WrongData(f"the stream has more than {MOST_STREAMED:,} examples, or does not end: end it sooner")
     return count
 
 
@@ -260,7 +241,7 @@ class SourcePart(ComputedPart):
     """Some examples of a source, read when they are asked for."""
 
     name: str = ""
-    source: ItemSource = field(default_factory=lambda: MapSource("", ()))
+    source: MapSource | StreamSource = field(default_factory=lambda: MapSource(()))
     #: Their positions in the source.
     positions: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     #: What the first example has, and every other one must have.
@@ -286,17 +267,18 @@ class SourcePart(ComputedPart):
 
     def gather(self, indices: NDArray[np.int64], epoch: int = 0) -> tuple[Named, Named]:
         chosen = self.positions[indices].tolist()
-        with self.lock:
-            items = self.source.read(chosen)
-        inputs = {
-            column.name: self._stacked(column, [item.inputs.get(column.name) for item in items], chosen)
-            for column in self.expected_inputs
-        }
-        targets = {
-            column.name: self._stacked(column, [item.targets.get(column.name) for item in items], chosen)
-            for column in self.expected_targets
-        }
+        with naming(self.name):
+            with self.lock:
+                items = self.source.read(chosen)
+            inputs = self._columns(self.expected_inputs, [item.inputs for item in items], chosen)
+            targets = self._columns(self.expected_targets, [item.targets for item in items], chosen)
         return inputs, targets
+
+    def _columns(
+        self, columns: Sequence[ArrayField], items: Sequence[Mapping[str, NDArray[Any]]], positions: Sequence[int]
+    ) -> Named:
+        return {column.name: self._stacked(column, [item.get(column.name) for item in items], positions)
+                for column in columns}
 
     def _stacked(
         self, column: ArrayField, cells: Sequence[NDArray[Any] | None], positions: Sequence[int]
@@ -305,19 +287,18 @@ class SourcePart(ComputedPart):
         for row, (cell, position) in enumerate(zip(cells, positions, strict=True)):
             if cell is None or cell.shape != column.shape:
                 what = "is missing" if cell is None else f"has the shape {cell.shape}"
-                raise RunFailed(
-                    f"--dataset {self.name!r}: {column.name!r} of item {position} {what}, and that of the first item "
+                raise ItemFailed(
+                    f"{column.name!r} of item {position} {what}, and that of the first item "
                     f"has {column.shape}; make them alike"
                 )
             if cell.dtype.kind == "U":
                 cell = np.asarray(self.words.get(str(cell), -1))
             elif cell.dtype.kind == "f" and (column.is_whole or not np.isfinite(cell).all()):
                 why = "is not whole" if column.is_whole else "has NaN or infinity"
-                raise RunFailed(f"--dataset {self.name!r}: {column.name!r} of item {position} {why}; repair it")
+                raise ItemFailed(f"{column.name!r} of item {position} {why}; repair it")
             out[row] = cell
             if self.classes and column in self.expected_targets and not 0 <= out[row] < self.classes:
-                raise RunFailed(
-                    f"--dataset {self.name!r}: the class of item {position} is {cell}, and there are {self.classes:,}, "
-                    "counted from 0"
+                raise ItemFailed(
+                    f"the class of item {position} is {cell}, and there are {self.classes:,}, counted from 0"
                 )
         return out

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import Gather, NDArray, np
-from velodrome.data.base import BadData, Checked, DataError, Progress, memory_budget
+from velodrome.data.base import BadData, Checked, DataError, Gather, NDArray, Progress, memory_budget, np, quiet
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.shards.index import (
     PARTS,
@@ -34,7 +33,7 @@ from velodrome.errors import BadRequest
 
 #: Share of the free memory that a data set may take, in all workers of a machine, before it is left on disk.
 _MEMORY_SHARE = 0.25
-#: Says in bytes what a data set may take instead.
+#: The environment variable that sets that limit in bytes instead.
 MEMORY_VARIABLE = "VELODROME_DATA_MEMORY"
 
 
@@ -81,7 +80,7 @@ class ShardSet:
             _check_sizes(store, index)
         return cls(store, index)
 
-    def fetch(self, files: Sequence[ShardFile], progress: Progress | None = None) -> list[Path]:
+    def fetch(self, files: Sequence[ShardFile], progress: Progress = quiet) -> list[Path]:
         """Paths of files on this machine, brought here first if the set is elsewhere."""
         if self.store.folder is not None:
             return [self.store.folder / file.name for file in files]
@@ -92,7 +91,7 @@ class ShardSet:
         return self.cache / self.index.key[:32]
 
     def local_part(
-        self, part: PartName, files: Sequence[int] | None = None, progress: Progress | None = None
+        self, part: PartName, files: Sequence[int] | None = None, progress: Progress = quiet
     ) -> LocalPart:
         """A part decoded on this machine: the whole of it in the data set's order, or only the files so numbered.
 
@@ -121,7 +120,7 @@ class ShardSet:
             raise BadRequest(f"{self.store.url!r} has {len(every)} {part} files, and {list(files)} were asked for")
         return tuple(every[number] for number in files)
 
-    def _decode_again(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
+    def _decode_again(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress) -> dict[str, Any]:
         """Decode; if a fetched file was damaged since, fetch it once more."""
         try:
             return self._decode(folder, files, progress)
@@ -130,7 +129,7 @@ class ShardSet:
                 raise
         return self._decode(folder, files, progress)
 
-    def _decode(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress | None) -> dict[str, Any]:
+    def _decode(self, folder: Path, files: tuple[ShardFile, ...], progress: Progress) -> dict[str, Any]:
         """Write `images.npy` and `labels.npy` from front to back; memory holds a block of each file at a time."""
         from velodrome.data.shards.records import blocks
 
@@ -144,8 +143,7 @@ class ShardSet:
                 out.write(images.data)
                 labels[done : done + len(some)] = some
                 done += len(some)
-                if progress:
-                    progress(done, total, f"decoding {self.index.name}")
+                progress(done, total, f"decoding {self.index.name}")
         if total and (labels.min() < 0 or labels.max() >= self.index.classes):
             raise DataError(f"{self.store.url!r} holds a label outside its {self.index.classes} classes")
         np.save(folder / "labels.npy", labels)
@@ -169,7 +167,7 @@ class ShardSet:
         return f"shards {self.store.url} "
 
     def splits(
-        self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress | None = None
+        self, *, files: Sequence[int] | None = None, memory_budget: int | None = None, progress: Progress = quiet
     ) -> ExampleSet:
         """The set as training sees it: arrays in memory if all fit the budget (bytes), else mapped from disk.
 
@@ -210,7 +208,7 @@ class ShardSet:
         return image_part(whole.gather(mine), np.asarray(whole.labels)[mine])
 
 
-def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress | None = None) -> ExampleSet:
+def load_shards(url: str, *, memory_budget: int | None = None, progress: Progress = quiet) -> ExampleSet:
     """The set at an address: arrays in memory if they fit the budget, by default a quarter of the free memory."""
     return ShardSet.open(url).splits(memory_budget=memory_budget, progress=progress)
 
@@ -256,7 +254,7 @@ class ShardedData(Source):
             files=len(index.files("train")),
         )
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         shards = self._set()
         for part in PARTS:
             shards.local_part(part, progress=progress)

@@ -182,14 +182,14 @@ def _check_distribution(part: str, files: tuple[ShardFile, ...]) -> None:
         raise ValueError(f"the examples of part {part!r} are not distributed evenly over its files")
 
 
-def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress | None) -> list[Path]:
+def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Progress) -> list[Path]:
     """Paths of the files below a folder that belongs to this set only.
 
     A file is under its name only when its checksum was right. Processes that want different files do not wait for
     each other; those that want the same one do.
     """
     total, done = sum(file.bytes for file in files), 0
-    try:
+    with cache.storing("the shards", folder):
         for file in files:
             target = folder / file.name
             if not _is_there(target, file):
@@ -198,13 +198,7 @@ def fetch(store: Store, files: Sequence[ShardFile], folder: Path, progress: Prog
                     if not _is_there(target, file):
                         _download(store, file, target, progress, done, total)
             done += file.bytes
-            if progress:
-                progress(done, total, file.name)
-    except OSError as error:
-        raise DataError(
-            f"the shards cannot be stored in {folder} ({error.strerror or error}): free some space, or set "
-            "VELODROME_CACHE to a folder that can be written"
-        ) from error
+            progress(done, total, file.name)
     return [folder / file.name for file in files]
 
 
@@ -217,7 +211,7 @@ def _part_of(target: Path) -> Path:
     return target.with_name(f".{target.name}.part")
 
 
-def _download(store: Store, file: ShardFile, target: Path, progress: Progress | None, base: int, total: int) -> None:
+def _download(store: Store, file: ShardFile, target: Path, progress: Progress, base: int, total: int) -> None:
     part = _part_of(target)
     for attempt in ("resumed", "fresh"):
         have = part.stat().st_size if part.exists() else 0
@@ -237,8 +231,7 @@ def _download(store: Store, file: ShardFile, target: Path, progress: Progress | 
                     out.write(data)
                     digest.update(data)
                     have += len(data)
-                    if progress:
-                        progress(base + min(have, file.bytes), total, file.name)
+                    progress(base + min(have, file.bytes), total, file.name)
                     if have > file.bytes:
                         break
         if have == file.bytes and digest.hexdigest() == file.sha256:

@@ -95,13 +95,20 @@ def from_records(block: Block, shape: Shape, encoding: str, where: str) -> tuple
             return quick[0].reshape(-1, *shape), quick[1]
     records: Sequence[bytes] = [bytes(record) for record in block.records]
     images, labels = np.empty((len(records), *shape), np.uint8), np.empty(len(records), np.int64)
-    for place, record in enumerate(records):
-        try:
+    with _usable(where):
+        for place, record in enumerate(records):
             image, labels[place] = tfrecord.decode_image(record, "image", "label")
             images[place] = _unpacked(image, shape, encoding)
-        except (tfrecord.NotAnExample, ValueError) as error:
-            raise DataError(f"{where} holds an example that cannot be used: {error}") from None
     return images, labels
+
+
+@contextmanager
+def _usable(where: str) -> Iterator[None]:
+    """Around decoding examples of a file, which is refused if one of them is wrong."""
+    try:
+        yield
+    except (tfrecord.NotAnExample, ValueError) as error:
+        raise DataError(f"{where} holds an example that cannot be used: {error}") from None
 
 
 def check_records(block: Block, shape: Shape, classes: int, encoding: str, where: str) -> None:
@@ -115,13 +122,11 @@ def check_records(block: Block, shape: Shape, classes: int, encoding: str, where
             raise DataError(f"{where} holds images of shape {stored} instead of {wanted}")
     else:
         labels = np.empty(len(block), np.int64)
-        for place, record in enumerate(block.records):
-            try:
+        with _usable(where):
+            for place, record in enumerate(block.records):
                 image, labels[place] = tfrecord.decode_image(bytes(record), "image", "label")
                 with _opened_image(image, shape, encoding):
                     pass
-            except (tfrecord.NotAnExample, ValueError) as error:
-                raise DataError(f"{where} holds an example that cannot be used: {error}") from None
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         wrong = labels.min() if labels.min() < 0 else labels.max()
         raise DataError(f"{where} holds the label {wrong}, and its index has {classes} classes")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from velodrome.data.base import DataError, Progress
+from velodrome.data.base import DataError, Progress, quiet
 from velodrome.data.examples import ExamplePart, ExampleSet
 from velodrome.data.pixels import measure
 from velodrome.data.shards.index import (
@@ -35,9 +35,9 @@ _BLOCK = 32 << 20
 def write_shards(
     splits: ExampleSet, about: Description, store: Store, *, shards: int, encoding: str = "png",
     parts: Sequence[PartName] = PARTS, seed: int, validation: float, force: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = quiet,
 ) -> Index:
-    """Write the parts of a data set and their index to a store, where no other process may write meanwhile; the index.
+    """Write the parts of a data set and their index to a store, which no other process may write to; returns the index.
 
     Afterwards no other TFRecord file is there, because readers find a set by the ending of its files, too.
     """
@@ -54,7 +54,7 @@ def write_shards(
 
 def _write(
     splits: ExampleSet, about: Description, store: Store, counts: dict[PartName, int], old: set[str], encoding: str,
-    seed: int, validation: float, force: bool, progress: Progress | None,
+    seed: int, validation: float, force: bool, progress: Progress,
 ) -> Index:
     """Write the files of a set beside those of an old one, and then the index."""
     names = _names(about.name, counts, old)
@@ -69,8 +69,7 @@ def _write(
                 stack.callback(making[-1].discard)
 
             def advance(bytes_done: int, base: int = done, label: str = part) -> None:
-                if progress:
-                    progress(base + bytes_done, total, f"{about.name}/{label}")
+                progress(base + bytes_done, total, f"{about.name}/{label}")
 
             written[part] = _write_part(store, _part(splits, part), chosen, making, encoding, advance)
             staged += making
@@ -84,7 +83,7 @@ def _write(
             scale=splits.scale, seed=seed, validation=validation, parts=written,
             statistics=splits.statistics or measure(splits.train.images), overlaps=splits.overlaps,
         )
-        _refuse_other(store, force)  # where there are no locks, another process may have written a set meanwhile
+        _refuse_other(store, force)  # where there are no locks, another process may have written a set by now
         if force and not old:  # what cannot be read as an index says nothing about the files below
             store.remove(INDEX)
         for each in staged:
@@ -177,7 +176,7 @@ def _write_part(
     store: Store, part: ExamplePart, names: list[str], staged: list[Staged], encoding: str,
     advance: Callable[[int], None],
 ) -> tuple[ShardFile, ...]:
-    """Deal the examples out over the files, block by block, so that a part larger than memory is read but once."""
+    """Distribute the examples over the files, block by block, so that a part larger than memory is read only once."""
     count = len(names)
     sums: list[Any] = [hashlib.sha256() for _ in names]
     sizes, examples = [0] * count, [0] * count

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, Pick, np
-from velodrome.data.base import Checked, DataError, Faults, Progress
+from velodrome.data.base import Checked, DataError, Faults, NDArray, Pick, Progress, np, quiet
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part
 from velodrome.data.fetch import ensure, mirror_folder
@@ -58,10 +57,10 @@ class Cifar(PublishedImages):
     def fetched_bytes(self) -> int:
         return self.archive.bytes
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         """Take the files from the mirror, or out of the archive, which is removed afterwards."""
         try:
-            ensure(self.name, self.files, system=None, publishers=(), progress=None)
+            ensure(self.name, self.files, system=None, publishers=(), progress=quiet)
         except DataError:
             ensure(self.name, [self.archive], system=None, publishers=self.publishers, progress=progress)
             packed = self.path(self.archive)
@@ -190,7 +189,7 @@ class Fruits(PhotoSet):
             classes=len(names), bytes=ARCHIVE.bytes, class_names=names,
         )
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         fetch(progress)
         return super().make(folder, faults, progress)
 
@@ -224,7 +223,7 @@ class Fruits(PhotoSet):
         return checked or [Checked(str(path), "missing")]
 
 
-def fetch(progress: Progress | None) -> None:
+def fetch(progress: Progress) -> None:
     """See that the images are on this machine, packed or not."""
     if next(_unpacked(), None) is not None:
         return

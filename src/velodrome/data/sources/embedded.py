@@ -1,4 +1,4 @@
-"""Small data that ships with Velodrome, so that no download is needed: handwritten digits, and two tables.
+"""Small data sets that ship with Velodrome and need no download: handwritten digits, and two tables.
 
 Sources and licences are in `digits.md` and `tables.md`, beside the files. A fifth is the test set, and a share of the
 rest the validation set: both seeded, and stratified where the target is a class. Features of tables are standardised
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Checked, DataError
+from velodrome.data.base import Checked, DataError, NDArray, np
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.source import Description, Source
 from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, fingerprints, held_out, stratified, with_split_warnings

@@ -10,13 +10,24 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, memory_budget, refuse, summaries
+from velodrome.data.base import (
+    BadData,
+    Faults,
+    NDArray,
+    Progress,
+    WrongData,
+    memory_budget,
+    naming,
+    np,
+    quiet,
+    refuse,
+    summaries,
+)
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
 from velodrome.data.own.array_examples import Kind, divide_examples, form_of, noun_of, read
 from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array
@@ -24,7 +35,7 @@ from velodrome.data.own.functions import no_module, refuse_standard, users_funct
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
 from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, row_fingerprints
-from velodrome.errors import BadRequest, bytes_text, shown
+from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
 
 
@@ -39,7 +50,7 @@ class FunctionSet(Source):
     def describe(self, validation: float) -> Description:
         return Description(self.name, "your own function's data")
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         """See that the module is there; it is not imported, because that may run anything and take long."""
         from importlib.machinery import PathFinder
 
@@ -51,11 +62,15 @@ class FunctionSet(Source):
     def load(self, seed: int, validation: float) -> ExampleSet:
         # Every worker calls it for itself, and what they get must be the same.
         seed_all(seed)
+        with naming(self.name):
+            return self._loaded(seed, validation)
+
+    def _loaded(self, seed: int, validation: float) -> ExampleSet:
         faults = Faults()
-        returned = read_returned(self.name, users_function("--dataset", self.name)(), faults)
+        returned = read_returned(users_function("--dataset", self.name)(), faults)
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
-        parts = argument_parts(self.name, returned.arrays)
+        parts = argument_parts(returned.arrays)
         examples = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
         named = len(examples.class_names) == len(returned.class_names)
         return replace(examples, class_names=returned.class_names) if named else examples
@@ -64,33 +79,26 @@ class FunctionSet(Source):
         self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float
     ) -> ExampleSet:
         """Images whose pixels are bytes, or arrays of any shape."""
-        count, forms = sum(map(len, parts)), [form_of(kind, parts, column) for column in parts[0].inputs]
+        count, forms = sum(map(len, parts)), {column: form_of(kind, parts, column) for column in parts[0].inputs}
         # They are held a second time when they are divided.
-        size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
-        _check_memory(self.name, count, noun_of(kind), size)
-        inputs: dict[str, NDArray[Any]] = {}
+        size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
+        _check_memory(count, noun_of(kind), size)
+        inputs = {column: np.empty((count, *shape), dtype) for column, (shape, dtype) in forms.items()}
 
-        def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-            inputs[column], filled = np.empty(shape, dtype), 0
+        def write(column: str, first: int, window: NDArray[Any]) -> None:
+            inputs[column][first : first + len(window)] = window
 
-            def take(window: NDArray[Any]) -> None:
-                nonlocal filled
-                inputs[column][filled : filled + len(window)] = window
-                filled += len(window)
-
-            return take
-
-        examples = read(self.name, kind, parts, begin, faults)
+        examples = read(kind, parts, write, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
         examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
         return divide_examples(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
 
 
-def _check_memory(name: str, count: int, noun: str, needed: int) -> None:
+def _check_memory(count: int, noun: str, needed: int) -> None:
     if needed > (free := process_memory()):
-        raise BadRequest(
-            f"--dataset {name!r}: {count:,} {noun} take {bytes_text(needed)} of memory in addition to what the "
+        raise WrongData(
+            f"{count:,} {noun} take {bytes_text(needed)} of memory in addition to what the "
             f"function returned, and {bytes_text(free)} are free: return fewer or smaller ones"
         )
 
@@ -122,11 +130,11 @@ class Returned:
     class_names: tuple[str, ...] = ()
 
 
-def read_returned(name: str, returned: Any, faults: Faults) -> Returned:
+def read_returned(returned: Any, faults: Faults) -> Returned:
     """What the function returned, by part."""
-    objects = _objects(name, returned)
+    objects = _objects(returned)
     if objects:
-        return _in_memory(name, objects) or Returned(objects=objects)
+        return _in_memory(objects) or Returned(objects=objects)
     if isinstance(returned, Mapping):
         return Returned(arrays=_by_part(returned))
     if isinstance(returned, tuple) and len(returned) == 4:
@@ -136,8 +144,8 @@ def read_returned(name: str, returned: Any, faults: Faults) -> Returned:
             return Returned(arrays=dict(zip(_FOUR, (*returned[0], *returned[1]), strict=True)))
         return Returned(arrays=dict(zip(_FOUR, returned, strict=False)))
     if not isinstance(returned, Iterable) or isinstance(returned, str | bytes):
-        raise BadRequest(f"--dataset {name!r}: the function returned {type(returned).__name__}; {_FORMS}")
-    return Returned(arrays=stack_examples(name, returned, faults))
+        raise WrongData(f"the function returned {type(returned).__name__}; {_FORMS}")
+    return Returned(arrays=stack_examples(returned, faults))
 
 
 def _by_part(returned: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,7 +165,7 @@ def _which(key: object) -> int | None:
     return PART_NAMES.get(key.lower()) if isinstance(key, str) else None
 
 
-def _objects(name: str, returned: Any) -> dict[int, Any]:
+def _objects(returned: Any) -> dict[int, Any]:
     """Data set objects by part; empty if it is something else."""
     if kind_of(returned) is not None:
         return {TRAIN: returned}
@@ -169,24 +177,24 @@ def _objects(name: str, returned: Any) -> dict[int, Any]:
     for key, value in returned.items():
         which = _which(key)
         if which is None or which in by_part:
-            raise BadRequest(
-                f"--dataset {name!r}: the function returned data sets called {', '.join(map(shown, returned))}; call "
+            raise WrongData(
+                f"the function returned data sets called {', '.join(map(shown, returned))}; call "
                 "them train, validation and test"
             )
         by_part[which] = value
     if TRAIN not in by_part:
-        raise BadRequest(f"--dataset {name!r}: the function returned no data set called 'train'")
+        raise WrongData("the function returned no data set called 'train'")
     return by_part
 
 
-def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
+def _in_memory(objects: Mapping[int, Any]) -> Returned | None:
     """The data sets as arrays, if each can be and fits."""
     read: dict[int, ArraysOf] = {}
     for which, value in objects.items():
         kind = kind_of(value)
         if kind not in ("tensorflow", "hugging-face"):
             return None
-        arrays = (tensorflow_arrays if kind == "tensorflow" else hugging_face_arrays)(name, value)
+        arrays = (tensorflow_arrays if kind == "tensorflow" else hugging_face_arrays)(value)
         if arrays is None:
             return None
         read[which] = arrays
@@ -201,7 +209,7 @@ def _in_memory(name: str, objects: Mapping[int, Any]) -> Returned | None:
 _EACH = 300
 
 
-def stack_examples(name: str, examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
+def stack_examples(examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
     """Single examples as two arrays; those of another shape than most are faults."""
     images, labels, places = [], [], []
     size, most = 0, _most_bytes()
@@ -209,9 +217,7 @@ def stack_examples(name: str, examples: Iterable[Any], faults: Faults) -> Mappin
         try:
             image, label = example
         except (TypeError, ValueError):
-            raise BadRequest(
-                f"--dataset {name!r}: item {place} of what the function returned is not a pair of image and label"
-            ) from None
+            raise WrongData(f"item {place} of what the function returned is not a pair of image and label") from None
         try:
             images.append(as_array(image))
             labels.append(as_array(label))
@@ -222,8 +228,8 @@ def stack_examples(name: str, examples: Iterable[Any], faults: Faults) -> Mappin
             continue
         size += images[-1].nbytes + labels[-1].nbytes + _EACH
         if size > most:
-            raise BadRequest(
-                f"--dataset {name!r}: the first {place + 1:,} examples of what the function returned take "
+            raise WrongData(
+                f"the first {place + 1:,} examples of what the function returned take "
                 f"{bytes_text(size)}, more than a worker's share of the free memory, and more follow: end it "
                 "sooner, or write the examples to files and name them as path:FOLDER"
             )
@@ -233,7 +239,7 @@ def stack_examples(name: str, examples: Iterable[Any], faults: Faults) -> Mappin
     kept &= _alike("labels", kinds, places, faults, what="kind")
     if not kept:
         more = f" that can be used{faults.because}" if faults.because else ""
-        raise BadRequest(f"--dataset {name!r}: the function returned no examples{more}")
+        raise WrongData(f"the function returned no examples{more}")
     chosen = sorted(kept)
     return {"x_train": np.stack([images[k] for k in chosen]), "y_train": np.array([labels[k] for k in chosen])}
 

@@ -17,13 +17,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from velodrome.data.arrays import NDArray, Pick, mapped, np, picked
-from velodrome.data.base import Faults, Progress
+from velodrome.data.base import Faults, NDArray, Pick, Progress, mapped, naming, np, picked
 from velodrome.data.examples import ArrayField, ExampleSet, implied_task
 from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
 from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
 from velodrome.data.source import CachedSource, Description, PathFormat, check_disk_space, file_key, notes_of
-from velodrome.data.split import TEST, TRAIN, VALIDATION, fingerprints_of_files, sizes_of, unused_validation
+from velodrome.data.split import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    count_parts,
+    fingerprints_of_files,
+    sizes_of,
+    unused_validation,
+)
 from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.files import check_regular
 from velodrome.machine import process_memory
@@ -140,8 +147,8 @@ class NpzSet(CachedSource):
 
     @cached_property
     def _parts(self) -> list[ArgumentPart]:
-        with _refusing(self.path):
-            return argument_parts(self.name, given_arrays(self.path))
+        with naming(self.name), _refusing(self.path):
+            return argument_parts(npz_arrays(self.path, is_known))
 
     @cached_property
     def _kind(self) -> Literal["images", "arrays"]:
@@ -196,7 +203,6 @@ class NpzSet(CachedSource):
         kept = self.decoded()
         about = kept.about
         examples = ArrayExamples(
-            about["kind"],
             {column["name"]: kept.array(f"target{place}") for place, column in enumerate(about["targets"])},
             kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
             frozenset(about["images"]), (),
@@ -206,31 +212,28 @@ class NpzSet(CachedSource):
         notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
         return divide_examples(self.name, examples, seed, validation, notes, pick)
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
         forms = [form_of(self._kind, self._parts, column) for column in names]
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         size = "×".join(map(str, forms[0][0][:2]))
-        check_disk_space(self.name, total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
+        check_disk_space(total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
         files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
         with ExitStack() as stack:
-
-            def begin(column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[NDArray[Any]], None]:
-                out = stack.enter_context(files[names.index(column)].open("wb"))
-                header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            outs = {column: stack.enter_context(file.open("wb")) for column, file in zip(names, files, strict=True)}
+            for out, (shape, dtype) in zip(outs.values(), forms, strict=True):
+                descr = np.lib.format.dtype_to_descr(dtype)
+                header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
                 np.lib.format.write_array_header_1_0(out, header)
 
-                def take(window: NDArray[Any]) -> None:
-                    nonlocal done
-                    out.write(window.data)
-                    done += window.nbytes
-                    if progress:
-                        progress(done, total, f"reading {self.name}")
+            def write(column: str, first: int, window: NDArray[Any]) -> None:
+                nonlocal done
+                outs[column].write(window.data)
+                done += window.nbytes
+                progress(done, total, f"reading {self.name}")
 
-                return take
-
-            examples = read(self.name, self._kind, self._parts, begin, faults)
+            examples = read(self._kind, self._parts, write, faults)
         for place, array in enumerate(examples.targets.values()):
             np.save(folder / f"target{place}.npy", array)
         for name, array in (("rows", examples.rows), ("parts", examples.parts),
@@ -243,7 +246,7 @@ class NpzSet(CachedSource):
             "targets": [{"name": column, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
                         for column, array in examples.targets.items()],
             "images": sorted(examples.images), "notes": list(examples.notes),
-            "parts": [int((examples.parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+            "parts": count_parts(examples.parts),
         }
 
 
@@ -254,11 +257,6 @@ def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArra
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
         return {name: NpzArray.of(path, name) for name in names if is_known(name)}
-
-
-def given_arrays(path: Path) -> dict[str, NpzArray]:
-    """The arrays of a data set."""
-    return npz_arrays(path, is_known)
 
 
 def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:

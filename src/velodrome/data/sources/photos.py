@@ -15,8 +15,8 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 
-from velodrome.data.base import BadData, Faults
-from velodrome.data.delimited import check_columns, columns, read_rows
+from velodrome.data.base import BadData, Faults, WrongData
+from velodrome.data.own.tables import check_columns, columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
@@ -57,17 +57,11 @@ def list_folders(tree: Tree) -> Listing:
         name for name, group in groupby(sorted(files_of, key=lambda key: key[1]), key=lambda key: key[1])
         if not any(files_of[key] for key in group)
     ]
-    names = [name for name in names if name not in empty]
-    places = {name: place for place, name in enumerate(names)}
-    rows = [(part, places[name], file) for (part, name), files in sorted(files_of.items()) for file in files]
+    rows = [(file, name, part) for (part, name), files in sorted(files_of.items()) for file in files]
     notes = [f"{ignored:,} files whose names are not those of images were ignored"] if ignored else []
     if not parts:
         notes += _maybe_parts(tree)
-    return Listing(
-        tree=tree, files=[file for _, _, file in rows], labels=[label for _, label, _ in rows],
-        parts=[part for part, _, _ in rows], class_names=names, faults=faults.all(), notes=tuple(notes),
-        empty=tuple(empty),
-    )
+    return Listing.of(tree, rows, faults=faults.all(), notes=tuple(notes), empty=tuple(empty))
 
 
 def _parts_of(tree: Tree) -> dict[str, int]:
@@ -141,24 +135,18 @@ def list_table(path: Path, *, image: str, label: str, part: str | None, follow_l
         rows.append((file, text, part_of_row, line))
     empty = tuple(sorted(labels.keys() - {text for _, text, _, _ in rows}))
     rows = _without_odd_labels(rows, faults)
-    names = sorted({text for _, text, _, _ in rows})
-    if len(names) == len(rows) > 2:
+    if len({text for _, text, _, _ in rows}) == len(rows) > 2:
         raise BadRequest(
             f"{str(path)!r}: every row has a label of its own in column {label!r}; name the column with the class as "
             f"{path.name}?label=COLUMN"
         )
-    places = {name: place for place, name in enumerate(names)}
-    return Listing(
-        tree=tree, files=[file for file, _, _, _ in rows], labels=[places[text] for _, text, _, _ in rows],
-        parts=[part_of_row for _, _, part_of_row, _ in rows], class_names=names, faults=faults.all(), notes=notes,
-        empty=empty,
-    )
+    return Listing.of(tree, [row[:3] for row in rows], faults=faults.all(), notes=notes, empty=empty)
 
 
 def _part_column(
     path: Path, lines: list[tuple[int, dict[str, str]]], taken: set[str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The column that says which part a row part_of_row to, where none was named, and a sentence about it."""
+    """The column that says which part a row belongs to, where none was named, and a sentence about it."""
     heads = columns(path)
     column = part_column(heads, taken)
     if column is None:
@@ -211,20 +199,20 @@ _LARGEST_SIDE = 10_000
 
 
 def _of_folders(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
-    lister = partial(_list_folders, path, follow_links=follows_links(name, options))
+    lister = partial(_list_folders, path, follow_links=follows_links(options))
     return PhotoSet(
-        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
-        channels=_channels(name, options), options=(options.get("links"),),
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
+        channels=_channels(options), options=(options.get("links"),),
     )
 
 
 def _of_table(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
     image, label, part = options.get("image", "image"), options.get("label", "label"), options.get("part")
-    follow = follows_links(name, options)
+    follow = follows_links(options)
     lister = partial(list_table, path, image=image, label=label, part=part, follow_links=follow)
     return PhotoSet(
-        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(name, options),
-        channels=_channels(name, options), options=(image, label, part, options.get("links")),
+        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
+        channels=_channels(options), options=(image, label, part, options.get("links")),
     )
 
 
@@ -232,23 +220,21 @@ def _list_folders(path: Path, *, follow_links: bool) -> Listing:
     return list_folders(tree_of(path, follow_links=follow_links))
 
 
-def _size(name: str, options: Mapping[str, str]) -> tuple[int, int] | None:
+def _size(options: Mapping[str, str]) -> tuple[int, int] | None:
     if "size" not in options:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:[x×](\d{1,5}))?", options["size"])
     height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not (1 <= height <= _LARGEST_SIDE and 1 <= width <= _LARGEST_SIDE):
-        raise BadRequest(
-            f"--dataset {name!r}: size {options['size']!r} is not valid; write height and width as size=64x48"
-        )
+        raise WrongData(f"size {options['size']!r} is not valid; write height and width as size=64x48")
     return height, width
 
 
-def _channels(name: str, options: Mapping[str, str]) -> int | None:
+def _channels(options: Mapping[str, str]) -> int | None:
     if "channels" not in options:
         return None
     if options["channels"] not in ("1", "3"):
-        raise BadRequest(f"--dataset {name!r}: channels {options['channels']!r}; 1 is grey and 3 is colour")
+        raise WrongData(f"channels {options['channels']!r}; 1 is grey and 3 is colour")
     return int(options["channels"])
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Checked, DataError, Progress
+from velodrome.data.base import Checked, DataError, NDArray, Progress, np, quiet
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
 from velodrome.data.fetch import ensure
@@ -52,7 +51,7 @@ class PublishedFiles(Source):
             if len(whole) == len(self.files):
                 return whole
             if not fetched:
-                self.prepare(None)
+                self.prepare()
         raise DataError(
             f"data set {self.name!r} changes in {cache.folder() / self.name} while it is read: see what else writes "
             "there"
@@ -61,15 +60,9 @@ class PublishedFiles(Source):
     def store(self, payloads: dict[RemoteFile, bytes]) -> None:
         """Put files that came another way than one by one into the cache."""
         folder = cache.folder() / self.name
-        try:
-            with cache.exclusive(folder):
-                for file, payload in payloads.items():
-                    cache.store(self.path(file), payload)
-        except OSError as error:
-            raise DataError(
-                f"data set {self.name!r} cannot be stored in {folder} ({error.strerror or error}): free some space, or "
-                "set VELODROME_CACHE to a folder that can be written"
-            ) from error
+        with cache.storing(f"data set {self.name!r}", folder), cache.exclusive(folder):
+            for file, payload in payloads.items():
+                cache.store(self.path(file), payload)
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ class IdxDataSet(PublishedImages):
     def fetched_bytes(self) -> int:
         return sum(file.gz_bytes for file in self.files)
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         ensure(self.name, self.files, system=self.system, publishers=self.publishers, progress=progress)
 
     def read(self) -> tuple[ExamplePart, ExamplePart]:

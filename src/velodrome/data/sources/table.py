@@ -12,15 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, memory_budget
+from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, memory_budget, naming, np
 from velodrome.data.examples import TARGET, ArrayField, ExamplePart, ExampleSet
+from velodrome.data.own.columns import Column, Request, Table, listed, request_of
+from velodrome.data.own.encoding import INDICES, ColumnEncoding, Encoding, Targets, decide, fit
+from velodrome.data.own.tables import heads_of, read_table
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
-    TEST,
     TRAIN,
-    VALIDATION,
+    count_parts,
     divide,
     looks_like_parts,
     overlooked_note,
@@ -29,10 +30,7 @@ from velodrome.data.split import (
     trainable_classes,
     with_split_warnings,
 )
-from velodrome.data.tables.columns import Column, Table, Targets, decide, listed
-from velodrome.data.tables.encoding import INDICES, ColumnEncoding, Encoding, fit
-from velodrome.data.tables.files import Request, read_table, request_of
-from velodrome.errors import BadRequest, bytes_text, shown
+from velodrome.errors import bytes_text, shown
 
 _TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")
@@ -49,7 +47,8 @@ class TableSet(CachedSource):
 
     @cached_property
     def request(self) -> Request:
-        return request_of(self.name, self.path, dict(self.options))
+        with naming(self.name):
+            return request_of(self.path, heads_of(self.path), dict(self.options))
 
     @property
     def source(self) -> str:
@@ -77,28 +76,24 @@ class TableSet(CachedSource):
         """Known once the table was read, which reads it if need be: its values decide."""
         return str(self.decoded().about["task"])
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
-        size = self.path.stat().st_size
-
-        def advance(share: float) -> None:
-            if progress:
-                progress(round(share * size), size, f"reading {self.name}")
-
-        name, request, notes = self.name, self.request, list(self.request.notes)
-        table = read_table(name, self.path, request, faults, advance)
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
+        size, request, notes = self.path.stat().st_size, self.request, list(self.request.notes)
+        table = read_table(
+            self.path, request, faults, lambda share: progress(round(share * size), size, f"reading {self.name}")
+        )
         parts, used = _parts(table, request, faults, notes)
         kept = used & ~np.logical_or.reduce([table.columns[target].missing for target in request.targets])
         for row in np.flatnonzero(used & ~kept).tolist():
             faults.add("rows without a target", table.place(row))
         table, parts = table.rows(kept), parts[kept]
-        targets = decide(name, {target: table.columns[target] for target in request.targets}, request.predict)
+        targets = decide({target: table.columns[target] for target in request.targets}, request.predict)
         notes.insert(0, targets.note)
         if targets.task == "classification":
-            table, parts, targets = _without_small_classes(name, table, parts, targets, faults)
+            table, parts, targets = _without_small_classes(table, parts, targets, faults)
         if not (parts == TRAIN).any():
-            raise BadRequest(f"data set {name!r} has no rows to train on{faults.because}")
+            raise WrongData(f"it has no rows to train on{faults.because}")
         features = {feature: table.columns[feature] for feature in request.features}
-        _check_categories(name, features, request)
+        _check_categories(features, request)
         missing = {feature: int(column.missing.sum()) for feature, column in features.items() if column.missing.any()}
         if missing:
             cells = ", ".join(f"{shown(feature)!r} {count:,}" for feature, count in list(missing.items())[:8])
@@ -111,7 +106,7 @@ class TableSet(CachedSource):
         return {
             "task": targets.task, "features": [_about(feature, column) for feature, column in features.items()],
             "targets": [_about(target, column) for target, column in targets.columns.items()], "how": request.how,
-            "parts": [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)],
+            "parts": count_parts(parts),
             "scale_targets": request.scale_targets and targets.task == "regression",
             "notes": notes, "missing": missing,
         }
@@ -130,7 +125,8 @@ class TableSet(CachedSource):
             {**features, **targets}, list(features), list(targets), division[0], how=about["how"],
             scale_targets=about["scale_targets"],
         )
-        _check_memory(self.name, encoding, len(parts))
+        with naming(self.name):
+            _check_memory(encoding, len(parts))
         train, validated, test = (_part(encoding, features, targets, about["task"], chosen) for chosen in division)
         names = _class_names(about)
         data = ExampleSet(
@@ -168,7 +164,7 @@ def _parts(
     for row in np.flatnonzero(~known).tolist():
         code = int(column.values[row])
         faults.add("rows of an unknown part", table.place(row), column.names[code] if code >= 0 else "none")
-    counts = [int((parts == which).sum()) for which in (TRAIN, VALIDATION, TEST)]
+    counts = count_parts(parts)
     notes.append(
         f"column {request.part!r} divides the rows: {counts[0]:,} train, {counts[1]:,} validation, {counts[2]:,} test"
         + ("" if request.part_named else "; &part= ignores it")
@@ -177,28 +173,24 @@ def _parts(
 
 
 def _without_small_classes(
-    name: str, table: Table, parts: NDArray[np.int8], targets: Targets, faults: Faults
+    table: Table, parts: NDArray[np.int8], targets: Targets, faults: Faults
 ) -> tuple[Table, NDArray[np.int8], Targets]:
     """Without the rows of classes that have too few to train on, which are faults."""
     (head, column), = targets.columns.items()
-    trained = trainable_classes(column.values.astype(np.int64), parts, column.names, faults, noun="rows")
+    trained, numbers, names = trainable_classes(
+        column.values.astype(np.int64), parts, column.names, faults, noun="rows", of=f"column {shown(head)!r}"
+    )
     kept = np.asarray(trained[column.values])
-    if trained.sum() < 2:
-        raise BadRequest(
-            f"data set {name!r}: column {shown(head)!r} has {trained.sum()} classes that can be used, and training "
-            f"needs two{faults.because}"
-        )
-    codes = (np.cumsum(trained) - 1)[column.values[kept]].astype(np.int32)
-    names = tuple(word for word, any_ in zip(column.names, trained, strict=True) if any_)
+    codes = numbers[column.values[kept]].astype(np.int32)
     return table.rows(kept), parts[kept], Targets(targets.task, {head: Column(codes, names)}, targets.note)
 
 
-def _check_categories(name: str, features: Mapping[str, Column], request: Request) -> None:
+def _check_categories(features: Mapping[str, Column], request: Request) -> None:
     many = [feature for feature, column in features.items() if len(column.names) > MOST_ONE_HOT]
     if many and request.how == "onehot":
         column = features[many[0]]
-        raise BadRequest(
-            f"data set {name!r}: column {shown(many[0])!r} has {len(column.names):,} different texts, such as "
+        raise WrongData(
+            f"column {shown(many[0])!r} has {len(column.names):,} different texts, such as "
             f"{shown(column.names[0])!r}, too many for a column of 0 and 1 each: leave it out with "
             f"&ignore={','.join(many)}, or encode categories as indices of an embedding with &categories=index"
         )
@@ -245,11 +237,11 @@ def _part(
     return ExamplePart(encoding.encode(rows(features)), {TARGET: np.ascontiguousarray(wanted)})
 
 
-def _check_memory(name: str, encoding: Encoding, rows: int) -> None:
+def _check_memory(encoding: Encoding, rows: int) -> None:
     needed = rows * (encoding.width * 4 + len(encoding.indices) * 8)
     if needed > (budget := memory_budget(1 / 2)):
-        raise BadRequest(
-            f"data set {name!r} takes {bytes_text(needed)} of memory encoded, {encoding.width:,} numbers a row, and a "
+        raise WrongData(
+            f"it takes {bytes_text(needed)} of memory encoded, {encoding.width:,} numbers a row, and a "
             f"worker's share of the free memory is {bytes_text(budget)}: name fewer columns with &features=, or encode "
             "categories as indices with &categories=index"
         )

@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import BadData, Faults, Progress, refuse
+from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, naming, np, refuse
 from velodrome.data.examples import Text
 from velodrome.data.source import (
     CachedSource,
@@ -29,7 +28,7 @@ from velodrome.data.source import (
 )
 from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION
 from velodrome.data.storage.trees import File, FolderTree, Lost
-from velodrome.errors import BadRequest, bytes_text, shown
+from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
 
 #: Words in addition to `<eos>` and `<unk>`.
@@ -43,22 +42,20 @@ def _source(rest: str, bad_data: BadData) -> TextFolder:
     """The data set that `text:rest` names."""
     name = f"text:{rest}"
     path, options = split_options(rest)
-    check_exists(name, path)
-    check_options(name, options, ("links", "encoding"))
+    check_exists(path)
+    check_options(options, ("links", "encoding"))
     return TextFolder(
-        name, bad_data, path, follow_links=follows_links(name, options), encoding=_encoding(name, options)
+        name, bad_data, path, follow_links=follows_links(options), encoding=_encoding(options)
     )
 
 
-def _encoding(name: str, options: dict[str, str]) -> str:
+def _encoding(options: dict[str, str]) -> str:
     """The encoding of the files; UTF-8 with or without a byte order mark by default."""
     chosen = options.get("encoding", "utf-8")
     try:
         b"word".decode(chosen, "replace")
     except (LookupError, ValueError):
-        raise BadRequest(
-            f"--dataset {name!r}: no encoding {chosen!r}; write for example encoding=latin-1, cp1252 or utf-16"
-        ) from None
+        raise WrongData(f"no encoding {chosen!r}; write for example encoding=latin-1, cp1252 or utf-16") from None
     return "utf-8-sig" if chosen.lower().replace("_", "-") in ("utf-8", "utf8") else chosen
 
 
@@ -81,8 +78,8 @@ class TextFolder(CachedSource):
         files = [file for file in tree.files if file.name.lower().endswith(".txt")]
         lost = [entry for entry in tree.lost if PurePosixPath(entry.name).suffix.lower() in ("", ".txt")]
         if not files:
-            why = f": {'; '.join(map(str, _faults_of(lost).all()))}" if lost else ""
-            raise BadRequest(f"--dataset {self.name!r}: no .txt files there that can be read{why}")
+            with naming(self.name):
+                raise WrongData(f"no .txt files there that can be read{_faults_of(lost).because}")
         return tree, files, lost
 
     def key(self) -> str:
@@ -103,13 +100,13 @@ class TextFolder(CachedSource):
         train, validation, test = (kept.array(part) for part in PARTS)
         return Text(self.name, train, validation, test, list(kept.about["vocabulary"]), notes=notes_of(kept.about))
 
-    def make(self, folder: Path, faults: Faults, progress: Progress | None) -> dict[str, Any]:
+    def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         notes = list[str]()
         lines = self._lines(faults, notes, progress)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())  # nothing is kept that a repair which changes no file would not renew
         if not lines[TRAIN]:
-            raise BadRequest(f"--dataset {self.name!r}: there is no text to train on")
+            raise WrongData("there is no text to train on")
         vocabulary = vocabulary_of(lines[TRAIN], most=VOCABULARY)
         sizes = []
         for which, part in enumerate(PARTS):
@@ -118,14 +115,14 @@ class TextFolder(CachedSource):
             sizes.append(len(row))
         return {"vocabulary": vocabulary, "sizes": sizes, "notes": notes}
 
-    def _lines(self, faults: Faults, notes: list[str], progress: Progress | None) -> dict[int, list[list[str]]]:
+    def _lines(self, faults: Faults, notes: list[str], progress: Progress) -> dict[int, list[list[str]]]:
         """The lines of each part as words; empty lines are left out."""
         tree, files, lost = self._files()
         faults.take(_faults_of(lost).all())
         total, done = sum(file.bytes for file in files), 0
         if total * _SWELL > (free := process_memory()):
-            raise BadRequest(
-                f"--dataset {self.name!r}: {bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
+            raise WrongData(
+                f"{bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
                 f"memory as words, and {bytes_text(free)} are free: take a part of it"
             )
         parts = {file.name: _part_of(file.name) for file in files}
@@ -139,8 +136,7 @@ class TextFolder(CachedSource):
             else:
                 lines_of[which] += [line for line in lines if line]
             done += file.bytes
-            if progress:
-                progress(done, total, f"reading {self.name}")
+            progress(done, total, f"reading {self.name}")
         missing = [part for which, part in enumerate(PARTS) if not lines_of[which]]
         if missing:
             _cut(lines_of)

@@ -92,13 +92,16 @@ class RemoteStore(Store):
         self._connected: tuple[Any, str] | None = None
 
     def list(self) -> list[File]:
-        def listed(fs: Any, root: str) -> list[File]:
+        files = [File(name, entry["size"]) for name, entry in self._entries().items() if entry["type"] == "file"]
+        return sorted((file for file in files if file.name[:1] not in (".", "")), key=lambda file: file.name)
+
+    def _entries(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is directly below the address, by name."""
+        def listed(fs: Any, root: str) -> dict[str, Mapping[str, Any]]:
             try:
-                entries = fs.ls(root, detail=True)
+                return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in fs.ls(root, detail=True)}
             except FileNotFoundError:
-                return []
-            files = [File(e["name"].rstrip("/").rpartition("/")[2], e["size"]) for e in entries if e["type"] == "file"]
-            return sorted((file for file in files if file.name[:1] not in (".", "")), key=lambda file: file.name)
+                return {}
 
         return self._ask(self.url, listed)
 
@@ -152,16 +155,9 @@ class RemoteStore(Store):
         yield
 
     def half_written(self) -> builtins.list[str]:
-        def listed(fs: Any, root: str) -> builtins.list[str]:
-            try:
-                entries = fs.ls(root, detail=True)
-            except FileNotFoundError:
-                return []
-            names = {entry["name"].rstrip("/").rpartition("/")[2]: _changed(entry) for entry in entries}
-            before = time.time() - ABANDONED_SECONDS
-            return sorted(name for name, changed in names.items() if PARTIAL.fullmatch(name) and changed < before)
-
-        return self._ask(self.url, listed)
+        before = time.time() - ABANDONED_SECONDS
+        return sorted(name for name, entry in self._entries().items()
+                      if PARTIAL.fullmatch(name) and _changed(entry) < before)
 
     def remove(self, name: str) -> None:
         def removed(fs: Any, root: str) -> None:

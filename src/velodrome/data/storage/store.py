@@ -137,6 +137,15 @@ def sentence(error: OSError, address: str) -> StorageError:
     return StorageError(f"{address!r} cannot be used: {reason_of(error)}")
 
 
+@contextmanager
+def using(address: str) -> Iterator[None]:
+    """Turn what the file system raises about an address into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise sentence(error, address) from None
+
+
 #: Locked while a process writes a set of shards.
 _LOCK = ".writing.lock"
 
@@ -152,55 +161,39 @@ class FolderStore(Store):
         self.url = str(self.folder)
 
     def list(self) -> list[File]:
-        try:
+        with using(self.url), suppress(FileNotFoundError):
             entries = [entry for entry in self.folder.iterdir() if not entry.name.startswith(".") and entry.is_file()]
             return sorted((File(entry.name, entry.stat().st_size) for entry in entries), key=lambda file: file.name)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise sentence(error, self.url) from None
+        return []
 
     def size(self, name: str) -> int | None:
-        try:
+        with using(self.address(name)), suppress(FileNotFoundError, NotADirectoryError):
             return (self.folder / name).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
+        return None
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        try:
-            with files.open_regular(self.folder / name) as stream:
-                stream.seek(start)
-                return stream.read(-1 if length is None else length)
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
+        with using(self.address(name)), files.open_regular(self.folder / name) as stream:
+            stream.seek(start)
+            return stream.read(-1 if length is None else length)
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes]:
-        try:
-            with files.open_regular(self.folder / name) as stream:
-                stream.seek(start)
-                while data := stream.read(CHUNK):
-                    yield data
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
+        with using(self.address(name)), files.open_regular(self.folder / name) as stream:
+            stream.seek(start)
+            while data := stream.read(CHUNK):
+                yield data
 
     def stage(self, name: str) -> Staged:
-        try:
+        with using(self.url):
             self.folder.mkdir(parents=True, exist_ok=True)
             return _StagedBeside(self.folder, name)
-        except OSError as error:
-            raise sentence(error, self.url) from None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        try:
+        with using(self.url):
             is_new = not self.folder.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = files.FileLock(self.folder / _LOCK)
             held = lock.acquire()
-        except OSError as error:
-            raise sentence(error, self.url) from None
         if not held:
             raise BadRequest(
                 f"another process is writing to {self.url!r}: wait until it has ended, or choose another place"
@@ -225,10 +218,8 @@ class FolderStore(Store):
             return []
 
     def remove(self, name: str) -> None:
-        try:
+        with using(self.address(name)):
             (self.folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise sentence(error, self.address(name)) from None
 
 
 class _StagedBeside(Staged):
@@ -238,10 +229,8 @@ class _StagedBeside(Staged):
         self.path.touch()
 
     def commit(self) -> None:
-        try:
+        with using(str(self._target)):
             self.path.replace(self._target)
-        except OSError as error:
-            raise sentence(error, str(self._target)) from None
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from velodrome.files import check_regular, open_regular
 _DEEPEST = 12
 #: How often links may lead to one folder: folders that link to one another would be read forever.
 _MOST_VISITS = 16
-#: How many times larger than packed a file of an archive may be; photographs hardly shrink, text by a factor of ten.
+#: The largest ratio of unpacked to packed size of a file; photographs hardly shrink, text by a factor of ten.
 _SWELL = 200
 _SMALL = 1 << 20
 _UNSEEN = {"__MACOSX", "Thumbs.db", "desktop.ini"}

@@ -11,8 +11,8 @@ from velodrome.catalog.engines.horovod import CYCLE_TIME, FUSION_THRESHOLD, TIME
 from velodrome.errors import PeerLost, RunFailed, headline
 from velodrome.training.context import Context
 from velodrome.transport.base import Ranks, StarTransport
-from velodrome.transport.door import address_towards, interface_of
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
+from velodrome.transport.sockets import address_towards, interface_of
 
 #: Where the timeline is stored in the folder of a run; `chrome://tracing` and Perfetto open it.
 TIMELINE = "horovod-timeline.json"

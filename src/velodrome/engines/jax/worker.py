@@ -16,7 +16,7 @@ from velodrome.training import loop
 from velodrome.training.context import Context
 from velodrome.training.sampler import computing
 from velodrome.transport.base import Alone, Ranks, StarTransport, Transport
-from velodrome.transport.door import address_towards
+from velodrome.transport.sockets import address_towards
 
 #: Collectives may block this long: the controller finds a stalled process, and knows which one it is.
 _LIMIT_SECONDS = 7 * 24 * 3600

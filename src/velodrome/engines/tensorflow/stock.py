@@ -48,21 +48,20 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
         raise BadRequest(
             f"--optimizer {name!r} returned {type(made).__name__!r}: --engine tensorflow needs a Keras optimizer"
         )
-    if isinstance(made, keras.optimizers.LossScaleOptimizer) or made.loss_scale_factor:
-        raise BadRequest(
-            f"--optimizer {name!r} divides gradients by a factor that only Keras' fit multiplies losses with: leave "
-            "out the scaling of losses, which bfloat16 does not need"
-        )
-    if made.gradient_accumulation_steps:
-        raise BadRequest(
-            f"--optimizer {name!r} adds up gradients (gradient_accumulation_steps), which Keras cannot do under most "
-            "strategies: leave it out, and use --accumulate"
-        )
-    if made.use_ema and not made.ema_overwrite_frequency:
-        raise BadRequest(
-            f"--optimizer {name!r} keeps averages of the weights (use_ema) that only Keras' fit puts in their place: "
-            "leave it out, and use --ema"
-        )
+    refused = (
+        (isinstance(made, keras.optimizers.LossScaleOptimizer) or made.loss_scale_factor,
+         "divides gradients by a factor that only Keras' fit multiplies losses with: leave out the scaling of losses, "
+         "which bfloat16 does not need"),
+        (made.gradient_accumulation_steps,
+         "adds up gradients (gradient_accumulation_steps), which Keras cannot do under most strategies: leave it out, "
+         "and use --accumulate"),
+        (made.use_ema and not made.ema_overwrite_frequency,
+         "keeps averages of the weights (use_ema) that only Keras' fit puts in their place: leave it out, and use "
+         "--ema"),
+    )
+    for is_set, why in refused:
+        if is_set:
+            raise BadRequest(f"--optimizer {name!r} {why}")
     return made
 
 

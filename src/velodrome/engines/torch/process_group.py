@@ -22,7 +22,7 @@ from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.training.context import Context
 from velodrome.transport.base import Transport
-from velodrome.transport.door import address_towards, interface_of, listen_at
+from velodrome.transport.sockets import address_towards, interface_of, listen_at
 
 #: Collectives may block this long: the controller detects a stalled process, and knows which one it is.
 COLLECTIVE_LIMIT = timedelta(days=7)

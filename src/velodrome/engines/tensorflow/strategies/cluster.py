@@ -19,7 +19,7 @@ from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
 from velodrome.training.context import Context, Emitter
 from velodrome.training.listening import EXPOSED, is_exposed
-from velodrome.transport.door import is_address, listening_address
+from velodrome.transport.sockets import is_address, listening_address
 
 _DISCONNECTED = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.DeadlineExceededError,

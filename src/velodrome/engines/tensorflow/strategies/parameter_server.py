@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from velodrome.catalog.engines.tensorflow import MIN_SHARD_BYTES
 from velodrome.engines.tensorflow.flat import Batch, FlatModel, StepResult, gradient_in_parts
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.strategies.cluster import PeerMonitor, cluster_resolver, is_about_peers
@@ -117,20 +118,19 @@ class Closures:
 STEPS_PER_CLOSURE = 20
 #: Closures of an epoch that each worker gets at least, if there are enough steps.
 CLOSURES_PER_WORKER = 4
-#: Weights of fewer bytes than this are not split over servers.
-MIN_SHARD_BYTES = 256 * 2**10
+#: By default, the fewest bytes of a part of weights that are split over servers.
+SMALLEST = 256 * 2**10
 
 
-def partitioner(servers: int) -> Any:
-    """Splits large variables into at most as many parts as there are servers."""
-    return tf.distribute.experimental.partitioners.MinSizePartitioner(
-        min_shard_bytes=MIN_SHARD_BYTES, max_shards=servers
-    )
+def partitioner(servers: int, smallest: int = SMALLEST) -> Any:
+    """Splits large variables into at most as many parts as there are servers, none with fewer bytes than `smallest`."""
+    return tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=smallest, max_shards=servers)
 
 
 def make_strategy(context: Context) -> Any:
     """The strategy; Keras optimizers cannot use variables that are split."""
-    split = None if is_by_keras(context.job) else partitioner(context.job.servers)
+    job = context.job
+    split = None if is_by_keras(job) else partitioner(job.servers, MIN_SHARD_BYTES.of(job) or SMALLEST)
     return tf.distribute.ParameterServerStrategy(cluster_resolver(context.world), variable_partitioner=split)
 
 

@@ -58,6 +58,11 @@ class Stage(nn.Sequential):
         return outputs.contiguous()
 
 
+def _refused(reason: str, fix: str = "") -> BadRequest:
+    """The refusal of what cannot pass through a pipeline; `fix` is what helps besides another strategy."""
+    return BadRequest(f"--strategy pipeline: {reason}; {f'{fix}, or ' if fix else ''}choose another strategy")
+
+
 def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of a model that are called one after another, with their names, or `BadRequest`.
 
@@ -65,30 +70,21 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     layer: they stay as they are.
     """
     if not isinstance(model, nn.Sequential):
-        raise BadRequest(
-            f"--strategy pipeline: model {name!r} is no nn.Sequential, whose layers follow one another; build it as "
-            "one, or choose another strategy"
-        )
+        raise _refused(f"model {name!r} is no nn.Sequential, whose layers follow one another", "build it as one")
     if not is_plain_chain(model) or model._forward_hooks or model._forward_pre_hooks:
-        raise BadRequest(
-            f"--strategy pipeline: model {name!r} has a forward or hooks of its own, which no stage would call; make "
-            "them layers of its nn.Sequential, or choose another strategy"
-        )
+        raise _refused(f"model {name!r} has a forward or hooks of its own, which no stage would call",
+                       "make them layers of its nn.Sequential")
     layers = [(key, layer) for key, layer in model._modules.items() if layer is not None]
     owners: dict[int, str] = {}
     for key, layer in layers:
         for tensor in {id(each) for each in (*layer.parameters(), *layer.buffers())}:
             if (other := owners.setdefault(tensor, key)) != key:
-                raise BadRequest(
-                    f"--strategy pipeline: layers {other!r} and {key!r} of model {name!r} share weights, and their "
-                    "stages would each have their own; choose another strategy"
-                )
+                raise _refused(f"layers {other!r} and {key!r} of model {name!r} share weights, and their stages would "
+                               "each have their own")
     for key, tensor in (*model._parameters.items(), *model._buffers.items()):
         if id(tensor) in owners:
-            raise BadRequest(
-                f"--strategy pipeline: {key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, "
-                "which only one stage has; remove it from the nn.Sequential itself, or choose another strategy"
-            )
+            raise _refused(f"{key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, which only "
+                           "one stage has", "remove it from the nn.Sequential itself")
     return layers
 
 
@@ -211,7 +207,7 @@ class _Computed:
     def __call__(self, inputs: Any) -> torch.Tensor:
         outputs, self.outputs = self.outputs, None
         if outputs is None:
-            raise self._refused("calls the model more than once for a batch, which passes through the stages once")
+            raise self._refuses("calls the model more than once for a batch, which passes through the stages once")
         for hook in self._hooks:
             hook(self, inputs, outputs)
         return outputs
@@ -224,10 +220,10 @@ class _Computed:
         self._hooks = []
 
     def __getattr__(self, name: str) -> Any:
-        raise self._refused(f"uses 'model.{name}', and no process has the whole model")
+        raise self._refuses(f"uses 'model.{name}', and no process has the whole model")
 
-    def _refused(self, reason: str) -> BadRequest:
-        return BadRequest(f"--strategy pipeline: the loss of task {self._task!r} {reason}; choose another strategy")
+    def _refuses(self, reason: str) -> BadRequest:
+        return _refused(f"the loss of task {self._task!r} {reason}")
 
 
 class PassingBatch:
@@ -284,15 +280,13 @@ class PassingBatch:
 def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
     """Refuse a model that does not pass a batch through a chain of layers as it is, or data of which it is no batch."""
     if data.kind == "text":
-        raise BadRequest(f"--strategy pipeline: {job.model!r} is a language model, whose layers do not follow one "
-                         "another in one chain; choose another strategy")
+        raise _refused(f"{job.model!r} is a language model, whose layers do not follow one another in one chain")
     if len(data.inputs) > 1:
-        raise BadRequest(f"--strategy pipeline: the first stage takes one input, and {data.name!r} has "
-                         f"{', '.join(field.name for field in data.inputs)}; choose another strategy")
+        names = ", ".join(field.name for field in data.inputs)
+        raise _refused(f"the first stage takes one input, and {data.name!r} has {names}")
     objective = network.objective
     if network.module.model is not network.model or job.dtype == "bfloat16" or objective.takes_sigmoid:
-        raise BadRequest(f"--strategy pipeline: model {job.model!r} must return logits, and compute in its own "
-                         "format (no --dtype bfloat16); choose another strategy")
+        raise _refused(f"model {job.model!r} must return logits, and compute in its own format (no --dtype bfloat16)")
 
 
 def refuse_small_parts(job: Job, minimum: int, examples: int) -> None:

@@ -1,17 +1,19 @@
 """A table as columns: numbers with NaN where one is missing, or categories by number with -1. No file formats here.
 
-What is to be predicted is decided here, too: whether the target columns are numbers, classes or labels.
+Which columns of a file are wanted, and for what, follows from the options of the data set's name.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.base import Faults
+from velodrome.data.base import Faults, NDArray, WrongData, np
+from velodrome.data.split import part_column
 from velodrome.errors import BadRequest, shown
 
 #: What a cell without a value holds, in small letters.
@@ -212,74 +214,106 @@ class CategoryBuilder:
         return Column(ranks[np.concatenate(self._codes)], tuple(names)), np.concatenate(self._sound)
 
 
-#: Whole numbers with at most so many different values are classes.
-MOST_NUMBERED_CLASSES = 20
-Task = Literal["regression", "classification", "multi-label"]
-
-
-@dataclass(frozen=True)
-class Targets:
-    """The target columns, and the task they are for."""
-
-    task: Task
-    columns: Mapping[str, Column]
-    #: How that was decided, as a sentence.
-    note: str
-
-
-def decide(name: str, columns: Mapping[str, Column], predict: str | None) -> Targets:
-    """Words are classes; numbers are predicted unless they are whole and few; several columns of 0 and 1 are labels."""
-    if len(columns) > 1:
-        return _several(name, columns, predict)
-    (head, column), = columns.items()
-    if not column.is_numeric:
-        if predict == "number":
-            raise BadRequest(f"--dataset {name!r}: column {shown(head)!r} holds words, and predict=number needs others")
-        return Targets("classification", columns, f"{shown(head)!r} has {len(column.names)} classes")
-    values = np.unique(column.values[~column.missing])
-    whole = bool((values == np.floor(values)).all())
-    few = len(values) <= MOST_NUMBERED_CLASSES
-    if predict == "class" and not whole:
-        raise BadRequest(
-            f"--dataset {name!r}: column {shown(head)!r} holds fractions such as {_fraction(values):g}, and "
-            "predict=class needs words or whole numbers"
-        )
-    if predict == "class" or (predict is None and whole and few):
-        classes = as_classes(column, values)
-        how_to_change = "" if predict else "; &predict=number predicts it as a number"
-        return Targets(
-            "classification", {head: classes}, f"{shown(head)!r} has {len(classes.names)} classes{how_to_change}"
-        )
-    return Targets("regression", columns, f"{shown(head)!r} is predicted as a number")
-
-
-def _several(name: str, columns: Mapping[str, Column], predict: str | None) -> Targets:
-    for head, column in columns.items():
-        if not column.is_numeric:
-            raise BadRequest(
-                f"--dataset {name!r}: column {shown(head)!r} holds words, and several targets must all be numbers"
-            )
-    ones = all(np.isin(column.values[~column.missing], (0, 1)).all() for column in columns.values())
-    if predict == "class" and not ones:
-        raise BadRequest(f"--dataset {name!r}: predict=class with several targets needs columns of 0 and 1")
-    names = listed(list(columns))
-    if ones and predict != "number":
-        return Targets("multi-label", columns, f"{names} are labels, each 0 or 1")
-    return Targets("regression", columns, f"{names} are predicted as numbers")
-
-
-def as_classes(column: Column, values: NDArray[np.float64]) -> Column:
-    """Whole numbers as classes in the order of their size."""
-    codes = np.searchsorted(values, column.values).astype(np.int32)
-    codes[column.missing] = -1
-    return Column(codes, tuple(f"{value:.0f}" for value in values))
-
-
-def _fraction(values: NDArray[np.float64]) -> float:
-    return float(values[values != np.floor(values)][0])
-
-
 def listed(names: Sequence[str], most: int = 8) -> str:
     """`'a', 'b' and 3 more`."""
     some = ", ".join(repr(shown(name)) for name in names[:most])
     return some + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+How = Literal["onehot", "index"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The columns of a table by what they are for."""
+
+    targets: tuple[str, ...]
+    features: tuple[str, ...]
+    #: The column that divides the rows; None if they are drawn.
+    part: str | None
+    #: Whether the column of parts was named, so that its values must be parts.
+    part_named: bool
+    #: Columns whose numbers are only names.
+    categorical: tuple[str, ...]
+    how: How
+    #: `number` or `class`; None if the values of the target decide.
+    predict: str | None
+    #: Whether targets of numbers are standardised as features are.
+    scale_targets: bool
+    #: What was decided without being asked for, as sentences.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Every column that is read."""
+        return (*self.features, *self.targets, *((self.part,) if self.part else ()))
+
+
+def request_of(path: Path, heads: Sequence[str], options: Mapping[str, str]) -> Request:
+    """The request that the options of a data set's name make; columns that are not there are refused."""
+    twice = [head for head, count in Counter(heads).items() if count > 1 and head]
+    if twice:
+        raise BadRequest(f"{str(path)!r} has two columns {shown(twice[0])!r}: rename one")
+    targets = _columns_named(path, heads, "target", options.get("target", ""))
+    if not targets:
+        raise WrongData(f"name the column to predict as {path.name}?target=COLUMN")
+    ignored = _columns_named(path, heads, "ignore", options.get("ignore", ""))
+    part = _part(path, heads, options, targets, ignored)
+    notes = []
+    if "features" in options:
+        features = _columns_named(path, heads, "features", options["features"])
+    else:
+        features = tuple(head for head in heads if head and head not in (*targets, *ignored, part))
+        if "" in heads:
+            notes.append("a column without a name is left out")
+    for column in features:
+        if column in targets or column == part:
+            what = "to predict" if column in targets else "of parts"
+            raise WrongData(f"column {column!r} is the one {what}, and cannot be a feature too")
+        if column in ignored:
+            raise WrongData(f"column {column!r} is both in features and in ignore")
+    if not features:
+        raise WrongData("no column is left as a feature; name some as &features=COLUMN,COLUMN")
+    return Request(
+        targets=targets, features=features, part=part, part_named=bool(options.get("part")),
+        categorical=_columns_named(path, heads, "categorical", options.get("categorical", "")),
+        how="index" if _chosen(options, "categories", ("onehot", "index")) == "index" else "onehot",
+        predict=_chosen(options, "predict", ("number", "class")),
+        scale_targets=_chosen(options, "scale-target", ("yes", "no")) != "no", notes=tuple(notes),
+    )
+
+
+def no_column(path: Path, heads: Sequence[str], option: str, name: str, or_else: str = "") -> BadRequest:
+    """The refusal of a table without the column that an option names."""
+    some = ", ".join(map(shown, heads[:20])) + (f" and {len(heads) - 20:,} more" if len(heads) > 20 else "")
+    return BadRequest(
+        f"{str(path)!r} has no column {name!r} but {some}: name the right one as {path.name}?{option}=COLUMN{or_else}"
+    )
+
+
+def _columns_named(path: Path, heads: Sequence[str], option: str, text: str) -> tuple[str, ...]:
+    """Names separated by commas; one whose own name has a comma is found by it."""
+    names = [text] if text in heads else [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in heads:
+            raise no_column(path, heads, option, name)
+    return tuple(dict.fromkeys(names))
+
+
+def _part(
+    path: Path, heads: Sequence[str], options: Mapping[str, str], targets: Sequence[str], ignored: Sequence[str]
+) -> str | None:
+    if "part" in options:
+        named = _columns_named(path, heads, "part", options["part"])
+        if len(named) > 1:
+            raise BadRequest(f"{str(path)!r}: part={options['part']!r} names several columns; one divides the rows")
+        return named[0] if named else None
+    taken = {*targets, *ignored, *_columns_named(path, heads, "features", options.get("features", ""))}
+    return part_column(heads, taken)
+
+
+def _chosen(options: Mapping[str, str], option: str, words: tuple[str, ...]) -> str | None:
+    word = options.get(option)
+    if word is not None and word not in words:
+        raise WrongData(f"{option} {word!r}; choose {' or '.join(words)}")
+    return word

@@ -1,4 +1,4 @@
-"""Only processes of the job get through the door, whatever others send."""
+"""Only processes of the job are accepted, whatever others send."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from collections.abc import Iterator
 import pytest
 
 from velodrome.errors import RunFailed
-from velodrome.transport import door
-from velodrome.transport.door import Admitted, Door, StrangerError, enter
+from velodrome.transport import sockets
+from velodrome.transport.sockets import Accepted, AuthenticationError, JobListener, connect
 
 pytestmark = pytest.mark.usefixtures("secret")
 PROTOCOL = "tests-1"
 
 
 class Open:
-    """A door that a thread keeps, and who came in."""
+    """A listener that a thread serves, and whom it accepted."""
 
     def __init__(self) -> None:
-        self.door = Door(socket.create_server(("127.0.0.1", 0), backlog=1024), PROTOCOL)
-        self.address = self.door._listener.getsockname()
-        self.admitted: list[Admitted] = []
+        self.listener = JobListener(socket.create_server(("127.0.0.1", 0), backlog=1024), PROTOCOL)
+        self.address = self.listener._listener.getsockname()
+        self.accepted: list[Accepted] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep)
         self._thread.start()
 
     def _keep(self) -> None:
         while not self._over.is_set():
-            self.admitted += self.door.admit(0.02)
-            assert len(self.door._visitors) <= door.MOST_VISITORS
-        self.door.close()
+            self.accepted += self.listener.accept(0.02)
+            assert len(self.listener._pending) <= sockets.MOST_PENDING
+        self.listener.close()
 
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        for one in self.admitted:
+        for one in self.accepted:
             one.link.close()
 
 
@@ -66,11 +66,11 @@ def closed(link: socket.socket) -> bool:
 
 
 def test_who_has_the_secret_comes_in_and_talks_on_the_same_connection(opened: Open) -> None:
-    with enter(opened.address, PROTOCOL, ["worker", "1"], 20) as link:
+    with connect(opened.address, PROTOCOL, ["worker", "1"], 20) as link:
         link.sendall(b"more\n")
-        while not opened.admitted:
+        while not opened.accepted:
             time.sleep(0.01)
-        (one,) = opened.admitted
+        (one,) = opened.accepted
         assert one.words == ["worker", "1"]
         assert one.link.recv(100) == b"more\n"
 
@@ -91,14 +91,14 @@ def test_what_a_stranger_sends_ends_its_own_connection_only(opened: Open, data: 
     with socket.create_connection(opened.address, 20) as link, contextlib.suppress(ConnectionError):
         link.sendall(data)
         assert closed(link)
-    enter(opened.address, PROTOCOL, ["worker", "1"], 20).close()
-    assert [one.words for one in opened.admitted] in ([], [["worker", "1"]])
+    connect(opened.address, PROTOCOL, ["worker", "1"], 20).close()
+    assert [one.words for one in opened.accepted] in ([], [["worker", "1"]])
 
 
 def test_a_stranger_that_waits_for_an_answer_is_sent_away(opened: Open) -> None:
     with visit(opened, b"worker 1 0000 ffff\n") as link:
         assert closed(link)
-    assert opened.admitted == []
+    assert opened.accepted == []
 
 
 def test_an_answer_is_worth_nothing_on_another_connection(opened: Open) -> None:
@@ -114,25 +114,25 @@ def test_an_answer_is_worth_nothing_on_another_connection(opened: Open) -> None:
     real = socket.socket
     socket.socket = Overheard  # type: ignore[misc]
     try:
-        enter(opened.address, PROTOCOL, ["worker", "1"], 20).close()
+        connect(opened.address, PROTOCOL, ["worker", "1"], 20).close()
     finally:
         socket.socket = real  # type: ignore[misc]
     (line,) = (data for data in said if data.startswith(b"worker 1 "))
     with visit(opened, line) as link:
         assert closed(link)
-    assert len(opened.admitted) == 1
+    assert len(opened.accepted) == 1
     assert b"of these tests" not in b"".join(said), "the secret itself is not sent"
 
 
 def test_many_connections_that_say_nothing_do_not_keep_the_job_out(opened: Open) -> None:
-    silent = [socket.create_connection(opened.address, 20) for _ in range(door.MOST_VISITORS + 100)]
-    enter(opened.address, PROTOCOL, ["worker", "1"], 20).close()
+    silent = [socket.create_connection(opened.address, 20) for _ in range(sockets.MOST_PENDING + 100)]
+    connect(opened.address, PROTOCOL, ["worker", "1"], 20).close()
     for link in silent:
         link.close()
 
 
 def test_who_takes_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "VISIT_SECONDS", 0.05)
+    monkeypatch.setattr(sockets, "HANDSHAKE_SECONDS", 0.05)
     opened = Open()
     try:
         with visit(opened, b"wor") as link:
@@ -141,7 +141,7 @@ def test_who_takes_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> Non
         opened.close()
 
 
-def test_a_process_does_not_take_a_stranger_for_its_door() -> None:
+def test_a_process_does_not_take_a_stranger_for_its_listener() -> None:
     for said in (b"", b"SSH-2.0-other\n", f"{PROTOCOL} 00\nwelcome 00\n".encode(), os.urandom(2000)):
         with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -152,8 +152,8 @@ def test_a_process_does_not_take_a_stranger_for_its_door() -> None:
 
             thread = threading.Thread(target=answer)
             thread.start()
-            with pytest.raises((StrangerError, ConnectionError)):
-                enter(listener.getsockname(), PROTOCOL, ["worker", "1"], 20)
+            with pytest.raises((AuthenticationError, ConnectionError)):
+                connect(listener.getsockname(), PROTOCOL, ["worker", "1"], 20)
             thread.join()
 
 
@@ -170,7 +170,7 @@ def test_a_door_that_sends_a_byte_now_and_then_does_not_hold_a_process_for_ever(
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(TimeoutError):
-            enter(listener.getsockname(), PROTOCOL, ["worker", "1"], 0.3)
+            connect(listener.getsockname(), PROTOCOL, ["worker", "1"], 0.3)
         over.set()
         thread.join()
 
@@ -179,4 +179,4 @@ def test_without_a_secret_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("VELODROME_SECRET")
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, pytest.raises(RunFailed, match="VELODROME_SECRET is not set"):
-        Door(listener, PROTOCOL)
+        JobListener(listener, PROTOCOL)

@@ -1,5 +1,7 @@
 """How the cells of a table become numbers for a model: fitted on training rows, stored with it, used for new rows.
 
+What is to be predicted is decided here, too: whether the target columns are numbers, classes or labels.
+
 The rule for what is missing: a missing number counts as the mean of its column; a missing category, or one that was not
 there when the table was prepared, as none (all zeros, or index 0).
 """
@@ -12,13 +14,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from velodrome.data.arrays import NDArray, np
-from velodrome.data.tables.columns import Column, is_missing
+from velodrome.data.base import NDArray, WrongData, np
+from velodrome.data.own.columns import Column, How, is_missing, listed
 from velodrome.errors import BadRequest, shown
 
 #: What the inputs are called: numbers and one-hot categories, and categories as indices.
 FEATURES, INDICES = "features", "categories"
-How = Literal["onehot", "index"]
 _LARGEST = sys.float_info.max
 
 
@@ -211,3 +212,68 @@ def _number(name: str, cell: Any) -> float:
         raise BadRequest(f"column {shown(name)!r} is a number, and {shown(cell)!r} is none") from None
     except OverflowError:
         raise BadRequest(f"column {shown(name)!r}: {shown(cell, 20)} is too large for a number") from None
+
+
+#: Whole numbers with at most so many different values are classes.
+MOST_NUMBERED_CLASSES = 20
+Task = Literal["regression", "classification", "multi-label"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The target columns, and the task they are for."""
+
+    task: Task
+    columns: Mapping[str, Column]
+    #: How that was decided, as a sentence.
+    note: str
+
+
+def decide(columns: Mapping[str, Column], predict: str | None) -> Targets:
+    """Words are classes; numbers are predicted unless they are whole and few; several columns of 0 and 1 are labels."""
+    if len(columns) > 1:
+        return _several(columns, predict)
+    (head, column), = columns.items()
+    if not column.is_numeric:
+        if predict == "number":
+            raise WrongData(f"column {shown(head)!r} holds words, and predict=number needs others")
+        return Targets("classification", columns, f"{shown(head)!r} has {len(column.names)} classes")
+    values = np.unique(column.values[~column.missing])
+    whole = bool((values == np.floor(values)).all())
+    few = len(values) <= MOST_NUMBERED_CLASSES
+    if predict == "class" and not whole:
+        raise WrongData(
+            f"column {shown(head)!r} holds fractions such as {_fraction(values):g}, and "
+            "predict=class needs words or whole numbers"
+        )
+    if predict == "class" or (predict is None and whole and few):
+        classes = as_classes(column, values)
+        how_to_change = "" if predict else "; &predict=number predicts it as a number"
+        return Targets(
+            "classification", {head: classes}, f"{shown(head)!r} has {len(classes.names)} classes{how_to_change}"
+        )
+    return Targets("regression", columns, f"{shown(head)!r} is predicted as a number")
+
+
+def _several(columns: Mapping[str, Column], predict: str | None) -> Targets:
+    for head, column in columns.items():
+        if not column.is_numeric:
+            raise WrongData(f"column {shown(head)!r} holds words, and several targets must all be numbers")
+    ones = all(np.isin(column.values[~column.missing], (0, 1)).all() for column in columns.values())
+    if predict == "class" and not ones:
+        raise WrongData("predict=class with several targets needs columns of 0 and 1")
+    names = listed(list(columns))
+    if ones and predict != "number":
+        return Targets("multi-label", columns, f"{names} are labels, each 0 or 1")
+    return Targets("regression", columns, f"{names} are predicted as numbers")
+
+
+def as_classes(column: Column, values: NDArray[np.float64]) -> Column:
+    """Whole numbers as classes in the order of their size."""
+    codes = np.searchsorted(values, column.values).astype(np.int32)
+    codes[column.missing] = -1
+    return Column(codes, tuple(f"{value:.0f}" for value in values))
+
+
+def _fraction(values: NDArray[np.float64]) -> float:
+    return float(values[values != np.floor(values)][0])

@@ -1,11 +1,11 @@
-"""How the processes of a job know one another: who connects proves that it has the job's secret, and so does who
-listens. The secret itself is never sent. Importing this imports the standard library only.
+"""Sockets between the processes of a job: both sides of a connection prove that they have the job's secret, which is
+never sent. Importing this imports the standard library only.
 
-The listener begins with a number of its own; the other side answers with what it is, a number of its own, and a proof
-made of both numbers and the secret; the listener proves the same in return.
+The listener begins with a nonce; the other side answers with what it is, a nonce of its own, and an HMAC of both nonces
+under the secret; the listener proves the same in return.
 
-The network interfaces behind addresses of the plan are found here, too, so that a transport listens there and nowhere
-else.
+The network interfaces behind addresses of the plan are looked up here, too, so that a transport listens there and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from typing import NamedTuple
 from velodrome.errors import PortTaken, RunFailed
 from velodrome.variables import SECRET
 
-#: How long a connection may take to prove itself, and how many may be at it: beyond that the oldest goes.
-VISIT_SECONDS = 10.0
-MOST_VISITORS = 256
+#: How long a connection may take to prove itself, and how many may be pending: beyond that the oldest is dropped.
+HANDSHAKE_SECONDS = 10.0
+MOST_PENDING = 256
 #: Bytes of the longest line of a proof.
 _LINE = 512
 
 
-class StrangerError(ConnectionError):
-    """Whoever listens there does not belong to the job."""
+class AuthenticationError(ConnectionError):
+    """Whoever listens there is not a process of the job."""
 
 
-class Admitted(NamedTuple):
+class Accepted(NamedTuple):
     """A connection that has proved itself, and what it said it is."""
 
     link: socket.socket
@@ -55,16 +55,16 @@ def derive(*parts: str) -> str:
 
 
 @dataclass
-class _Visitor:
+class _Pending:
     """A connection that has not proved itself yet."""
 
-    number: str
+    nonce: str
     until: float
     said: bytes = b""
 
 
-class Door:
-    """A listening socket that only processes of the job get through, whatever others send, and however many."""
+class JobListener:
+    """A listening socket that accepts processes of the job alone, whatever others send, and however many they are."""
 
     def __init__(self, listener: socket.socket, protocol: str) -> None:
         derive()  # without a secret it would not even open
@@ -73,29 +73,29 @@ class Door:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         #: In the order in which they came.
-        self._visitors: dict[socket.socket, _Visitor] = {}
+        self._pending: dict[socket.socket, _Pending] = {}
 
     def fileno(self) -> int:
-        """Readable when `admit` has something to do."""
+        """Readable when `accept` has something to do."""
         return self._selector.fileno()
 
-    def admit(self, seconds: float | None) -> list[Admitted]:
-        """Whoever has proved itself since; waits so long at most until something happens."""
-        admitted = []
+    def accept(self, seconds: float | None) -> list[Accepted]:
+        """The connections that have proved themselves since; waits so long at most until something happens."""
+        accepted = []
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:
                 self._accept()
-            elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._visitors:
-                admitted += self._read(key.fileobj)
+            elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._pending:
+                accepted += self._read(key.fileobj)
         now = time.monotonic()
-        for link in [link for link, visitor in self._visitors.items() if visitor.until < now]:
-            self._dismiss(link)
-        return admitted
+        for link in [link for link, pending in self._pending.items() if pending.until < now]:
+            self._drop(link)
+        return accepted
 
     def close(self) -> None:
-        """Let nobody in any more."""
-        for link in list(self._visitors):
-            self._dismiss(link)
+        """Stop listening, and close connections that have not proved themselves."""
+        for link in list(self._pending):
+            self._drop(link)
         self._selector.close()
         self._listener.close()
 
@@ -105,63 +105,63 @@ class Door:
         except BlockingIOError:
             return
         except OSError:  # no descriptor is left, for example
-            self._dismiss_oldest()
+            self._drop_oldest()
             return
-        if len(self._visitors) >= MOST_VISITORS:
-            self._dismiss_oldest()
+        if len(self._pending) >= MOST_PENDING:
+            self._drop_oldest()
         link.setblocking(False)
-        visitor = _Visitor(secrets.token_hex(16), time.monotonic() + VISIT_SECONDS)
-        self._visitors[link] = visitor
+        pending = _Pending(secrets.token_hex(16), time.monotonic() + HANDSHAKE_SECONDS)
+        self._pending[link] = pending
         self._selector.register(link, selectors.EVENT_READ)
         try:
-            link.sendall(f"{self._protocol} {visitor.number}\n".encode())
+            link.sendall(f"{self._protocol} {pending.nonce}\n".encode())
         except OSError:
-            self._dismiss(link)
+            self._drop(link)
 
-    def _read(self, link: socket.socket) -> list[Admitted]:
-        visitor = self._visitors[link]
+    def _read(self, link: socket.socket) -> list[Accepted]:
+        pending = self._pending[link]
         try:
             data = link.recv(_LINE)
         except BlockingIOError:
             return []
         except OSError:
             data = b""
-        visitor.said += data
-        complete = visitor.said.endswith(b"\n")
-        if data and not complete and b"\n" not in visitor.said and len(visitor.said) < _LINE:
+        pending.said += data
+        complete = pending.said.endswith(b"\n")
+        if data and not complete and b"\n" not in pending.said and len(pending.said) < _LINE:
             return []
-        words = self._proven(visitor) if data and complete else None
+        words = self._verified(pending) if data and complete else None
         if words is None:
-            self._dismiss(link)
+            self._drop(link)
             return []
-        *words, number = words
+        *words, nonce = words
         self._forget(link)
-        link.settimeout(VISIT_SECONDS)
+        link.settimeout(HANDSHAKE_SECONDS)
         with suppress(OSError):  # a connection that is gone again is noticed by whoever gets it
-            link.sendall(f"welcome {derive('listener', self._protocol, visitor.number, number)}\n".encode())
-        return [Admitted(link, words)]
+            link.sendall(f"welcome {derive('listener', self._protocol, pending.nonce, nonce)}\n".encode())
+        return [Accepted(link, words)]
 
-    def _proven(self, visitor: _Visitor) -> list[str] | None:
-        """What a visitor said it is, and its number; None if it has not proved that."""
-        *words, proof = visitor.said.decode(errors="replace").split() or [""]
-        wanted = derive("visitor", self._protocol, visitor.number, *words)
+    def _verified(self, pending: _Pending) -> list[str] | None:
+        """What a connection says it is, and its nonce; None if it has not proved that."""
+        *words, proof = pending.said.decode(errors="replace").split() or [""]
+        wanted = derive("visitor", self._protocol, pending.nonce, *words)
         return words if words and hmac.compare_digest(proof.encode(), wanted.encode()) else None
 
-    def _dismiss_oldest(self) -> None:
-        for link in list(self._visitors)[:1]:
-            self._dismiss(link)
+    def _drop_oldest(self) -> None:
+        for link in list(self._pending)[:1]:
+            self._drop(link)
 
-    def _dismiss(self, link: socket.socket) -> None:
+    def _drop(self, link: socket.socket) -> None:
         self._forget(link)
         link.close()
 
     def _forget(self, link: socket.socket) -> None:
-        del self._visitors[link]
+        del self._pending[link]
         self._selector.unregister(link)
 
 
-def enter(address: tuple[str, int], protocol: str, words: Sequence[str], seconds: float) -> socket.socket:
-    """A connection through the door of this job, within so many seconds; `StrangerError` if that is not its door."""
+def connect(address: tuple[str, int], protocol: str, words: Sequence[str], seconds: float) -> socket.socket:
+    """A connection to a `JobListener` of this job, within so many seconds; `AuthenticationError` if it is another's."""
     deadline = time.monotonic() + seconds
     link = socket.create_connection(address, timeout=seconds)
     try:
@@ -169,13 +169,13 @@ def enter(address: tuple[str, int], protocol: str, words: Sequence[str], seconds
             case [said, theirs] if said == protocol:
                 pass
             case _:
-                raise StrangerError("another program listens there")
+                raise AuthenticationError("another program listens there")
         ours = secrets.token_hex(16)
         proof = derive("visitor", protocol, theirs, *words, ours)
         link.sendall(f"{' '.join(words)} {ours} {proof}\n".encode())
         welcome = f"welcome {derive('listener', protocol, theirs, ours)}\n"
         if not hmac.compare_digest(read_line(link, deadline).encode(), welcome.encode()):
-            raise StrangerError("another job's process listens there")
+            raise AuthenticationError("another job's process listens there")
         link.settimeout(None)
     except BaseException:
         link.close()

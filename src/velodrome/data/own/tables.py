@@ -1,60 +1,156 @@
-"""CSV, TSV and Parquet files as tables: what of one is asked for, and its columns.
+"""CSV, TSV and Parquet files: read row by row, or as a table of columns, with limits on what a hostile file could make
+large.
 
-Text is read twice, to learn which columns are numbers and then to keep them. Parquet is read through pyarrow, which
-only this module imports.
+Text is read twice into columns, to learn which are numbers and then to keep them. Parquet is read through pyarrow,
+which only this module imports.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from velodrome import files
-from velodrome.data import delimited
-from velodrome.data.arrays import np
-from velodrome.data.base import Faults
-from velodrome.data.delimited import TextTable
-from velodrome.data.split import part_column
-from velodrome.data.tables.columns import MOST_COLUMNS, CategoryBuilder, NumberBuilder, Table, Tally
-from velodrome.data.tables.encoding import How
+from velodrome.data.base import Faults, NDArray, WrongData, memory_budget, np
+from velodrome.data.own.columns import (
+    MOST_COLUMNS,
+    CategoryBuilder,
+    Column,
+    NumberBuilder,
+    Request,
+    Table,
+    Tally,
+    no_column,
+)
 from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.machine import process_memory
 
+_LONGEST_CELL = 1 << 20
+#: Characters that are parsed again because a quote before them was not closed: so many, and so many times the file's.
+_AGAIN, _AGAIN_OF_FILE = 32 << 20, 8
 
-@dataclass(frozen=True)
-class Request:
-    """The columns of a table by what they are for."""
 
-    targets: tuple[str, ...]
-    features: tuple[str, ...]
-    #: The column that divides the rows; None if they are drawn.
-    part: str | None
-    #: Whether the column of parts was named, so that its values must be parts.
-    part_named: bool
-    #: Columns whose numbers are only names.
-    categorical: tuple[str, ...]
-    how: How
-    #: `number` or `class`; None if the values of the target decide.
-    predict: str | None
-    #: Whether targets of numbers are standardised as features are.
-    scale_targets: bool
-    #: What was decided without being asked for, as sentences.
-    notes: tuple[str, ...] = ()
+def read_rows(path: Path, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table with their line numbers; those with wrong quotes, too few or too many cells are faults.
+
+    `join_last` treats surplus cells as unquoted commas of the last column, and quotes as plain characters.
+    """
+    text = TextTable(path)
+    for line, cells in text.rows(faults, join_last=join_last):
+        yield line, dict(zip(text.heads, cells, strict=True))
+
+
+class TextTable:
+    """A table whose lines are held in memory, to be parsed once or several times."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with _opened(path) as stream:
+                self._lines = stream.readlines()
+            self.heads, self._mark, self._begun = _heads(iter(self._lines))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise _no_table(path, error) from None
 
     @property
-    def wanted(self) -> tuple[str, ...]:
-        """Every column that is read."""
-        return (*self.features, *self.targets, *((self.part,) if self.part else ()))
+    def lines(self) -> int:
+        return len(self._lines)
+
+    def line_with(self, character: str) -> int | None:
+        """The first line that has this character."""
+        return next((number for number, line in enumerate(self._lines, 1) if character in line), None)
+
+    def rows(self, faults: Faults, *, join_last: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """Line number and cells of each row that has as many cells as there are heads."""
+        width = len(self.heads)
+        for line, cells in self._parsed(faults, strict=not join_last):
+            if not cells:
+                continue
+            if len(cells) > width and join_last:
+                faults.add("rows with unquoted commas", f"line {line}", remedy="repaired")
+                cells = [*cells[: width - 1], ",".join(cells[width - 1 :])]
+            if len(cells) != width:
+                faults.add(
+                    "rows with too few or too many cells", f"line {line}", f"{len(cells)} cells instead of {width}"
+                )
+                continue
+            yield line, cells
+
+    def _parsed(self, faults: Faults, *, strict: bool) -> Iterator[tuple[int, list[str]]]:
+        """Cells of each row and the line it begins in; after a row that cannot be parsed, the next line begins one.
+
+        Unless it is strict, an unclosed quote silently swallows everything that follows into its cell.
+        """
+        lines, first, bad = self._lines, self._begun, 0
+        left = _AGAIN + _AGAIN_OF_FILE * sum(map(len, lines))
+        while first < len(lines):
+            reader = csv.reader(map(lines.__getitem__, range(first, len(lines))), delimiter=self._mark, strict=strict)
+            begun = first
+            try:
+                for cells in reader:
+                    yield begun + 1, cells
+                    begun = first + reader.line_num
+                return
+            except csv.Error as error:
+                faults.add("rows with a quote that is not closed or not doubled", f"line {begun + 1}", str(error))
+                left -= sum(len(lines[place]) for place in range(begun + 1, first + reader.line_num))
+                first = begun + 1
+                bad = bad or first
+            if left < 0:
+                raise BadRequest(
+                    f"cannot read {str(self._path)!r} as a table: many rows have a quote that is not closed, the first "
+                    f"of them in line {bad}; close each, or double a quote within a cell"
+                )
+
+
+def _heads(lines: Iterator[str]) -> tuple[list[str], str, int]:
+    """The column names, the delimiter, and how many lines the header takes."""
+    csv.field_size_limit(_LONGEST_CELL)
+    first = next(lines, "")
+    mark = max(",;\t", key=first.count)
+    reader = csv.reader(chain([first], lines), delimiter=mark, strict=True)
+    heads = [head.strip() for head in next(reader, [])]
+    return heads, mark, reader.line_num
+
+
+def _opened(path: Path) -> TextIO:
+    """A table that fits into memory, where its lines take several times its size."""
+    return io.TextIOWrapper(files.open_regular(path, memory_budget(1 / 8)), encoding="utf-8-sig", newline="")
+
+
+def _no_table(path: Path, error: Exception) -> BadRequest:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, UnicodeDecodeError):
+        why = f"byte {error.start} is not UTF-8; convert it, for example with iconv -f latin1 -t utf-8"
+    return BadRequest(f"cannot read {str(path)!r} as a table: {why}")
+
+
+def columns(path: Path) -> list[str]:
+    """The heads of a table's columns."""
+    try:
+        with _opened(path) as stream:
+            return _heads(stream)[0]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _no_table(path, error) from None
+
+
+def check_columns(path: Path, wanted: dict[str, str]) -> None:
+    """Refuse a table without the columns that are asked for; `wanted` maps an option to its column."""
+    heads = columns(path)
+    for option, column in wanted.items():
+        if column not in heads:
+            predict = f", or the column to predict as {path.name}?target=COLUMN" if option == "image" else ""
+            raise no_column(path, heads, option, column, predict)
 
 
 def heads_of(path: Path) -> list[str]:
     """The names of a table's columns, as its header says."""
-    names = heads(path) if path.suffix.lower() in (".parquet", ".pq") else delimited.columns(path)
+    names = _parquet_heads(path) if path.suffix.lower() in (".parquet", ".pq") else columns(path)
     if len(names) > MOST_COLUMNS:
         raise BadRequest(
             f"{str(path)!r} has {len(names):,} columns, and at most {MOST_COLUMNS:,} are read: make a table of those "
@@ -63,93 +159,25 @@ def heads_of(path: Path) -> list[str]:
     return names
 
 
-def request_of(name: str, path: Path, options: Mapping[str, str]) -> Request:
-    """The request that the options of a data set's name make; columns that are not there are refused."""
-    heads = heads_of(path)
-    twice = [head for head, count in Counter(heads).items() if count > 1 and head]
-    if twice:
-        raise BadRequest(f"{str(path)!r} has two columns {shown(twice[0])!r}: rename one")
-    targets = _columns_named(path, heads, "target", options.get("target", ""))
-    if not targets:
-        raise BadRequest(f"--dataset {name!r}: name the column to predict as {path.name}?target=COLUMN")
-    ignored = _columns_named(path, heads, "ignore", options.get("ignore", ""))
-    part = _part(path, heads, options, targets, ignored)
-    notes = []
-    if "features" in options:
-        features = _columns_named(path, heads, "features", options["features"])
-    else:
-        features = tuple(head for head in heads if head and head not in (*targets, *ignored, part))
-        if "" in heads:
-            notes.append("a column without a name is left out")
-    for column in features:
-        if column in targets or column == part:
-            what = "to predict" if column in targets else "of parts"
-            raise BadRequest(f"--dataset {name!r}: column {column!r} is the one {what}, and cannot be a feature too")
-        if column in ignored:
-            raise BadRequest(f"--dataset {name!r}: column {column!r} is both in features and in ignore")
-    if not features:
-        raise BadRequest(f"--dataset {name!r}: no column is left as a feature; name some as &features=COLUMN,COLUMN")
-    return Request(
-        targets=targets, features=features, part=part, part_named=bool(options.get("part")),
-        categorical=_columns_named(path, heads, "categorical", options.get("categorical", "")),
-        how="index" if _chosen(name, options, "categories", ("onehot", "index")) == "index" else "onehot",
-        predict=_chosen(name, options, "predict", ("number", "class")),
-        scale_targets=_chosen(name, options, "scale-target", ("yes", "no")) != "no", notes=tuple(notes),
-    )
-
-
-def _columns_named(path: Path, heads: Sequence[str], option: str, text: str) -> tuple[str, ...]:
-    """Names separated by commas; one whose own name has a comma is found by it."""
-    names = [text] if text in heads else [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in heads:
-            some = ", ".join(map(shown, heads[:20])) + (f" and {len(heads) - 20:,} more" if len(heads) > 20 else "")
-            raise BadRequest(
-                f"{str(path)!r} has no column {name!r} but {some}: name the right one as {path.name}?{option}=COLUMN"
-            )
-    return tuple(dict.fromkeys(names))
-
-
-def _part(
-    path: Path, heads: Sequence[str], options: Mapping[str, str], targets: Sequence[str], ignored: Sequence[str]
-) -> str | None:
-    if "part" in options:
-        named = _columns_named(path, heads, "part", options["part"])
-        if len(named) > 1:
-            raise BadRequest(f"{str(path)!r}: part={options['part']!r} names several columns; one divides the rows")
-        return named[0] if named else None
-    taken = {*targets, *ignored, *_columns_named(path, heads, "features", options.get("features", ""))}
-    return part_column(heads, taken)
-
-
-def _chosen(name: str, options: Mapping[str, str], option: str, words: tuple[str, ...]) -> str | None:
-    word = options.get(option)
-    if word is not None and word not in words:
-        raise BadRequest(f"--dataset {name!r}: {option} {word!r}; choose {' or '.join(words)}")
-    return word
-
-
 #: Bytes of memory for a cell while a Parquet file is read: as a number, and in the array that is stored.
 _EACH = 24
 
 
-def read_table(
-    name: str, path: Path, request: Request, faults: Faults, progress: Callable[[float], None]
-) -> Table:
+def read_table(path: Path, request: Request, faults: Faults, progress: Callable[[float], None]) -> Table:
     """The columns that are asked for; rows that cannot be used are faults and left out."""
     named = (*request.categorical, *((request.part,) if request.part else ()))
     if path.suffix.lower() in (".parquet", ".pq"):
-        needed, free = rows_of(path) * len(request.wanted) * _EACH, process_memory()
+        needed, free = _parquet_rows(path) * len(request.wanted) * _EACH, process_memory()
         if needed > free:
-            raise BadRequest(
-                f"data set {name!r} takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+            raise WrongData(
+                f"it takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
                 "name fewer columns with &features=, or take a part of the rows"
             )
         table = read_parquet(path, request.wanted, named, faults, progress)
     else:
         table = read_csv(path, request.wanted, named, faults, progress)
     if not len(table):
-        raise BadRequest(f"data set {name!r} has no rows that can be used{faults.because}")
+        raise WrongData(f"it has no rows that can be used{faults.because}")
     return table
 
 
@@ -183,10 +211,7 @@ def read_csv(
         places = [f"line {number}" for number in numbers]
         for name, column in cells.items():
             builders[name].take(column, places)
-    built = {name: builder.column() for name, builder in builders.items()}
-    sound = np.logical_and.reduce([good for _, good in built.values()])
-    table = Table({name: column for name, (column, _) in built.items()}, np.array(lines, np.int64), "line")
-    return table.rows(sound)
+    return _table(builders, [builder.column() for builder in builders.values()], np.array(lines, np.int64), "line")
 
 
 def _pieces(
@@ -216,7 +241,7 @@ _MANY_ROWS, _ROWS_OF_A_BYTE = 1_000_000, 10
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _parquet(path: Path) -> Iterator[Any]:
     """The file as pyarrow reads it; whatever goes wrong is one sentence."""
     try:
         import pyarrow
@@ -242,15 +267,15 @@ def _refuse_packed(path: Path, rows: int) -> None:
                          "table of those that differ")
 
 
-def heads(path: Path) -> list[str]:
+def _parquet_heads(path: Path) -> list[str]:
     """The names of the columns."""
-    with _opened(path) as file:
+    with _parquet(path) as file:
         return list(file.schema_arrow.names)
 
 
-def rows_of(path: Path) -> int:
+def _parquet_rows(path: Path) -> int:
     """How many rows its header promises."""
-    with _opened(path) as file:
+    with _parquet(path) as file:
         return int(file.metadata.num_rows)
 
 
@@ -259,7 +284,7 @@ def read_parquet(
     progress: Callable[[float], None] = lambda share: None,
 ) -> Table:
     """The wanted columns; rows that cannot be used are faults and left out. `categorical` ones are never numbers."""
-    with _opened(path) as file:
+    with _parquet(path) as file:
         numeric = [name for name in wanted if _is_number(path, name, file.schema_arrow.field(name).type)
                    and name not in categorical]
         builders = {name: (NumberBuilder if name in numeric else CategoryBuilder)(name, faults) for name in wanted}
@@ -271,13 +296,17 @@ def read_parquet(
                 builder.take_typed(convert[name](batch.column(batch.schema.get_field_index(name))), places)
             done += batch.num_rows
             progress(done / total)
-    built = {name: builder.column() for name, builder in builders.items()}
-    for name, (column, _) in built.items():
-        if column.missing.all():
-            raise BadRequest(f"{str(path)!r}: column {shown(name)!r} has no values: leave it out with &ignore={name}")
-    sound = np.logical_and.reduce([good for _, good in built.values()])
-    table = Table({name: column for name, (column, _) in built.items()}, np.arange(1, done + 1), "row")
-    return table.rows(sound)
+    built = [builder.column() for builder in builders.values()]
+    _refuse_empty(path, [name for name, (column, _) in zip(builders, built, strict=True) if column.missing.all()])
+    return _table(builders, built, np.arange(1, done + 1), "row")
+
+
+def _table(
+    names: Iterable[str], columns: Sequence[tuple[Column, NDArray[np.bool_]]], places: NDArray[np.int64], noun: str
+) -> Table:
+    """The rows that can be used, according to every column."""
+    sound = np.logical_and.reduce([good for _, good in columns])
+    return Table(dict(zip(names, (column for column, _ in columns), strict=True)), places, noun).rows(sound)
 
 
 def _is_number(path: Path, name: str, kind: Any) -> bool:

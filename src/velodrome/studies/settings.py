@@ -1,0 +1,78 @@
+"""One configuration of a study: what was published of it, our job for it, and how the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from velodrome.judge.compare import Row
+from velodrome.studies.format import Provenance
+
+
+def size_of(fields: Mapping[str, Any]) -> str:
+    """`2` workers, or `2+1` with a server."""
+    return f"{fields.get('workers', 1)}" + (f"+{fields['servers']}" if fields.get("servers") else "")
+
+
+def label_of(fields: Mapping[str, Any]) -> str:
+    """A job of a study in a few words."""
+    framework = f" ({fields['framework']})" if fields.get("framework") else ""
+    stock = " (stock)" if fields.get("implementation") == "stock" else ""
+    return (
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock} {size_of(fields)}, "
+        f"batch {fields['batch_size']}, {fields['epochs']} epochs"
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One published configuration and our job for it."""
+
+    published: Mapping[str, Any]
+    #: Fields of our job, or None if it cannot run.
+    ours: Mapping[str, Any] | None
+    #: What differs from the published job: `epochs 25 → 1`.
+    changes: tuple[str, ...] = ()
+    #: Why it cannot run, with the solution.
+    missing: str | None = None
+    #: Not part of the published study.
+    added: bool = False
+
+    #: Where each setting of the published configuration comes from.
+    provenance: tuple[Provenance, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The published configuration as a label."""
+        return label_of(self.published)
+
+
+def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
+    """Our row for a configuration: the one whose job has all its fields."""
+    if setting.ours is None:
+        return None
+    for row in rows:
+        if all(row.configuration.fields.get(name) == value for name, value in setting.ours.items()):
+            return row
+    return None
+
+
+#: What makes a training shorter, but no step of it another one.
+_LENGTH = frozenset({"epochs", "steps"})
+#: What our job may have otherwise without being another experiment.
+_HARMLESS = frozenset({"bad_data", "implementation"})
+
+
+def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
+    """What of our job differs so that it cannot speak about what was published.
+
+    What is `steady` is the same for a shorter training. The same data read from shards is the same data.
+    """
+    published, ignored = setting.published, _HARMLESS | (_LENGTH if steady else frozenset())
+    return [
+        f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
+        for name, value in (setting.ours or {}).items()
+        if name not in ignored and published.get(name) != value
+        and not (name == "dataset" and str(value).startswith("shards:"))
+    ]
