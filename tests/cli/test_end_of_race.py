@@ -33,7 +33,7 @@ def runs_of(model: str) -> list[dict[str, Any]]:
 def ended(runs: list[dict[str, Any]], reasons: tuple[str, ...] = ()) -> FinishedRace:
     judgement = judge(runs, commands=Commands(Path("runs/demo"), 90.0))
     figure = Path("runs/demo/race.png")
-    return FinishedRace(Path("runs/demo"), judgement.rows, judgement.answers, figure, {}, {}, reasons)
+    return FinishedRace(Path("runs/demo"), judgement, figure, {}, {}, reasons)
 
 
 def printed(finished: FinishedRace, capsys: pytest.CaptureFixture[str]) -> list[str]:
