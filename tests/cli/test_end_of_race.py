@@ -82,7 +82,7 @@ def test_a_verdict_names_the_model_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_next_command_has_the_time_that_its_repetitions_take(capsys: pytest.CaptureFixture[str]) -> None:
     idle = [run | {"hosts": []} for run in runs_of("dense-128")]
-    [answer] = (finished := ended(idle)).answers.values()
+    [answer] = (finished := ended(idle)).judgement.answers.values()
     assert answer.needed is not None
     assert answer.needed.total_seconds is not None
     [line] = [line for line in printed(finished, capsys) if line.startswith("Next: ")]
