@@ -18,6 +18,7 @@ from velodrome.job.result import Result
 from velodrome.races import runs as race_runs
 from velodrome.run.attempt import JobFailed
 from velodrome.run.processes import Failure
+from velodrome.run.state import RunState
 from velodrome.run.store import Store
 
 pytestmark = pytest.mark.unit
@@ -123,7 +124,7 @@ def test_callbacks_receive_events_and_results_and_a_failure_ends_no_race(
         status = "failed" if job.strategy == "ddp" else "finished"
         made = {**result(job.strategy, seed=job.seed, batch_size=job.batch_size, status=status), "run": name}
         run = store.create(name, job)
-        listener(make_event("warning", role="worker", rank=0, message="the network is slow"))
+        listener(RunState(), make_event("warning", role="worker", rank=0, message="the network is slow"))
         try:
             if status == "failed":
                 made["error"] = {"message": "the network is down"}
