@@ -121,8 +121,8 @@ class FolderGone(RunFailed):
 
     def __init__(self, what: str, path: object, kind: str = "folder") -> None:
         super().__init__(
-            f"{what} ended because its {kind} {str(path)!r} was removed, renamed or replaced meanwhile: put it back "
-            "and resume, or start again"
+            f"{what} ended because its {kind} {str(path)!r} was removed, renamed or replaced: put it back and "
+            "resume, or start again"
         )
 
 

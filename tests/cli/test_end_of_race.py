@@ -33,7 +33,7 @@ def runs_of(model: str) -> list[dict[str, Any]]:
 def ended(runs: list[dict[str, Any]], reasons: tuple[str, ...] = ()) -> FinishedRace:
     judgement = judge(runs, commands=Commands(Path("runs/demo"), 90.0))
     figure = Path("runs/demo/race.png")
-    return FinishedRace(Path("runs/demo"), judgement.rows, judgement.answers, figure, {}, {}, reasons)
+    return FinishedRace(Path("runs/demo"), judgement, figure, {}, {}, reasons)
 
 
 def printed(finished: FinishedRace, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_verdict_names_the_model_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_next_command_has_the_time_that_its_repetitions_take(capsys: pytest.CaptureFixture[str]) -> None:
     idle = [run | {"hosts": []} for run in runs_of("dense-128")]
-    [answer] = (finished := ended(idle)).answers.values()
+    [answer] = (finished := ended(idle)).judgement.answers.values()
     assert answer.needed is not None
     assert answer.needed.total_seconds is not None
     [line] = [line for line in printed(finished, capsys) if line.startswith("Next: ")]

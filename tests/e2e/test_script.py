@@ -131,6 +131,7 @@ dist.all_reduce(torch.ones(4))
 """
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("hanging", [1, 0])
 def test_the_rank_that_others_wait_for_in_a_collective_is_named_with_its_stack_first(
     velodrome, scene: Scene, tmp_path: Path, no_strays: None, hanging: int

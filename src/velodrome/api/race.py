@@ -18,8 +18,7 @@ from velodrome.job.job import Job
 from velodrome.job.race import OPTIONS, Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.budget import Ending, Saving, saving
-from velodrome.judge.compare import Row
-from velodrome.judge.verdict import Recommendation
+from velodrome.judge.judge import Judgement
 from velodrome.races.jobs import run_jobs
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceObserver, RaceRequest, read_request
@@ -137,9 +136,7 @@ class FinishedRace:
     """What a race ended with, read from disk, so that `report` and `recommend` agree with it."""
 
     path: Path
-    rows: tuple[Row, ...]
-    #: The answer for each task, by its name.
-    answers: Mapping[str, Recommendation]
+    judgement: Judgement
     figure: Path | None
     #: Messages of jobs that did not finish, by name.
     failures: Mapping[str, str]
@@ -154,7 +151,7 @@ class FinishedRace:
     def verdict(self) -> str:
         """The first line of every answer."""
         return "\n".join(f"Verdict{f' for {task}' if task else ''}: {answer.verdict}"
-                         for task, answer in self.answers.items())
+                         for task, answer in self.judgement.answers.items())
 
     def as_json(self) -> dict[str, Any]:
         decided: dict[str, Any] = {}
@@ -162,10 +159,11 @@ class FinishedRace:
             decided = {"decision": self.ending.as_json(), "drops": [drop.as_json() for drop in self.ending.dropped],
                        "saved": self.saved.as_json()}
         return {
-            "race": self.path.name, "path": str(self.path.resolve()), "rows": [row.as_json() for row in self.rows],
+            "race": self.path.name, "path": str(self.path.resolve()),
+            "rows": [row.as_json() for row in self.judgement.rows],
             "failed": list(self.failures), "failures": dict(self.failures), "skipped": dict(self.skipped),
             "figure": str(self.figure.resolve()) if self.figure else None, "verdict": self.verdict, **decided,
-            "answers": [{"task": task, **answer.as_json()} for task, answer in self.answers.items()],
+            "answers": [{"task": task, **answer.as_json()} for task, answer in self.judgement.answers.items()],
         }
 
 
@@ -185,7 +183,7 @@ def _finished(planned: PlannedRace, failures: Mapping[str, str], ending: Ending 
         reasons += (f"{len(late)} of {len(planned.entries)} jobs, because the budget was over; a larger --budget runs "
                     f"them: {', '.join(late[:8])}{' …' if late[8:] else ''}",) if late else ()
     return FinishedRace(
-        path, rows, judgement.answers, figure, failures, skipped, reasons, ending,
+        path, judgement, figure, failures, skipped, reasons, ending,
         saving(rows) if ending is not None else None,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from velodrome.catalog.exchange import BSP, SCRIPT, Consistency, Exchange
+from velodrome.catalog.exchange import BSP, NONE, SCRIPT, Consistency, Exchange
 from velodrome.catalog.options import Option, Request
 from velodrome.catalog.world import World
 
@@ -162,6 +162,14 @@ class Strategy:
     def chief(self) -> str:
         """The role whose rank 0 reports the epochs and the result."""
         return "chief" if "chief" in self.roles else "worker"
+
+
+def single(implementation: Implementation) -> Strategy:
+    """The strategy of one process."""
+    return Strategy(
+        "single", "one process, not distributed: what everything else is measured against",
+        consistency=NONE, max_workers=1, exchange="none", implementation=implementation,
+    )
 
 
 #: Stands for data set, strategy and consistency of a job whose script decides them.

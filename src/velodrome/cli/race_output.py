@@ -124,10 +124,10 @@ def show_race(finished: FinishedRace) -> None:
     """Comparison, failures, what was dropped, and the verdict on stdout; everything else is in the report."""
     console = SafeConsole()
     report = command_on("report", finished.path)
-    lines = print_comparison(console, finished.rows, report) if finished.rows else 0
+    lines = print_comparison(console, finished.judgement.rows, report) if finished.judgement.rows else 0
     messages = [f"Did not finish: {name}: {message}" for name, message in finished.failures.items()]
     messages += _ended(finished)
-    for task, answer in finished.answers.items():
+    for task, answer in finished.judgement.answers.items():
         messages += [f"{task}:"] if task else []
         messages += answer.lines
     caveats = _caveats(finished)
@@ -144,10 +144,11 @@ def show_race(finished: FinishedRace) -> None:
 
 def _caveats(finished: FinishedRace) -> list[str]:
     """What a reader must know beside the verdicts; with the task where another task has not the same."""
-    several = len(finished.answers) > 1
-    everywhere = set.intersection(*(set(answer.caveats) for answer in finished.answers.values())) if several else set()
+    answers = finished.judgement.answers
+    several = len(answers) > 1
+    everywhere = set.intersection(*(set(answer.caveats) for answer in answers.values())) if several else set()
     caveats = [caveat if caveat in everywhere or not several else f"{task}: {caveat}"
-             for task, answer in finished.answers.items() for caveat in answer.caveats]
+             for task, answer in answers.items() for caveat in answer.caveats]
     return list(dict.fromkeys(caveats))
 
 

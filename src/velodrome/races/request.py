@@ -120,8 +120,11 @@ def words_in(given: Any) -> set[str]:
 def _admit_code(
     asked: RaceRequest, file: Path, given: Collection[str], trusted: Collection[str]
 ) -> list[Code]:
-    """The code that the file of a race names, besides what is `given`; refused unless it may run. A race that goes on
-    in the folder that its file lies in is a stored one. A cluster that was asked for replaces the one that it names."""
+    """The code that the file of a race names, besides what is `given`; refused unless it may run.
+
+    A race that is resumed in the folder that its file lies in is a stored one. A cluster that was asked for replaces
+    the one that the race names.
+    """
     job = asked.race.job if asked.on is None else {**asked.race.job, "on": None}
     once = asked.race.model_copy(update={"repeat": 1, "job": job})
     jobs = [entry.job for entry in combinations(once).entries]

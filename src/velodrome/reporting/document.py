@@ -119,7 +119,8 @@ def make_pictures(report: Report) -> list[Picture]:
 
 def _series(row: Row) -> RunSeries:
     result = row.representative
-    return run_series(result.started, hosts_of(result), RunFolder(result.folder).events() if result.folder else ())
+    events = RunFolder(result.folder).events(progress=False) if result.folder else ()
+    return run_series(result.started, hosts_of(result), events)
 
 
 def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:

@@ -40,6 +40,7 @@ def trained(tmp_path_factory):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.quick("images-multi-worker-mirrored-2")
 @pytest.mark.parametrize(
     ("dataset", "strategy", "workers"),
     [

@@ -97,6 +97,7 @@ RESUMED = [("single", 1), ("multi-worker-mirrored", 2), *(
     pytest.param(name, 2, marks=pytest.mark.slow) for name in ("mirrored", "central-storage", "allreduce"))]
 
 
+@pytest.mark.quick("multi-worker-mirrored-2")
 @pytest.mark.parametrize(("strategy", "workers"), RESUMED)
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(
     train: Any, tmp_path: Path, strategy: str, workers: int

@@ -47,6 +47,7 @@ def read(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return call
 
 
+@pytest.mark.quick("multi-worker-mirrored-2-float32")
 @pytest.mark.parametrize(("strategy", "workers", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(read: Any, strategy: str, workers: int, dtype: str) -> None:
     alone, together = read(strategy="single", dtype=dtype), read(strategy=strategy, workers=workers, dtype=dtype)

@@ -184,6 +184,7 @@ ARRAYS = {
 }
 
 
+@pytest.mark.quick("regression-tensor", "array_nets:Near-pipeline")
 @pytest.mark.parametrize("strategy", MODEL_PARALLEL)
 @pytest.mark.parametrize("task", ["regression", "array_nets:Near", *(
     pytest.param(each, marks=slow) for each in ARRAYS if each not in ("regression", "array_nets:Near")
@@ -233,6 +234,7 @@ def test_batch_statistics_are_those_of_the_micro_batches(single, data, tmp_path)
     assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
 
 
+@pytest.mark.quick("sharing-tensor", "repeating-pipeline", "normalising_twice-tensor")
 @pytest.mark.parametrize(("model", "strategy"), [
     ("repeating", "pipeline"), ("repeating", "tensor"), ("normalising_twice", "tensor"), ("sharing", "tensor"),
     ("nested", "tensor"),

@@ -70,6 +70,10 @@ INSIDE = [
 ]
 
 
+@pytest.mark.quick(
+    "dictionary-ddp", "log-probabilities-ddp", "vision-transformer-allreduce", "without-gradients-allreduce",
+    "constant-buffers-allreduce", "tied-weights-allreduce",
+)
 @pytest.mark.parametrize(("kind", "arguments", "strategy"), INSIDE)
 def test_two_workers_end_with_the_weights_of_one(train, kind: str, arguments: dict[str, Any], strategy: str) -> None:
     alone, ran = (train(kind, name, arguments=arguments) for name in ("single", strategy))

@@ -47,6 +47,7 @@ def read(text, tmp_path_factory):
     return call
 
 
+@pytest.mark.quick("ddp-3-float64", "allreduce-2-float32")
 @pytest.mark.parametrize(("strategy", "workers", "dtype"), ROWS)
 def test_workers_together_end_with_the_weights_of_one(read, strategy, workers, dtype):
     alone, together = read(dtype=dtype), read(strategy=strategy, workers=workers, dtype=dtype)
@@ -122,6 +123,7 @@ def test_training_and_perplexity_are_those_of_plain_arithmetic(read, text):
     assert ours.result["test"]["loss_sum"] == pytest.approx(loss, rel=1e-9)
 
 
+@pytest.mark.quick("allreduce")
 @pytest.mark.parametrize("strategy", ["single", "allreduce"])
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(read, text, tmp_path, strategy):
     workers = 1 if strategy == "single" else 2

@@ -145,6 +145,7 @@ def test_a_pytorch_without_fused_kernels_trains_the_same_and_is_reported(data, t
     assert FUSED_OPTIMIZER in fused.result["implementation"]["own"]
 
 
+@pytest.mark.quick("allreduce")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_convolutions_and_several_channels_agree_too(strategy, tmp_path):
     data = write_data(tmp_path / "data.npz", shape=(16, 16, 3), examples=40)
@@ -179,6 +180,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
     assert whole.result["test"] == parts.result["test"]
 
 
+@pytest.mark.quick("ddp", "single")
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 def test_a_resumed_run_draws_what_an_undisturbed_one_draws(data, tmp_path, strategy):
     """In each process: from Python's, NumPy's and PyTorch's generators and from those of the model."""
@@ -267,6 +269,7 @@ def test_a_parameter_without_a_gradient_is_skipped_as_torch_optim_does(
     assert "find_unused_parameters" not in ran.logs
 
 
+@pytest.mark.quick("adam")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_gradients_that_are_added_up_and_those_that_are_missing_mean_the_same_to_ddp_as_to_pytorchs_own_search(
     data, tmp_path, optimizer

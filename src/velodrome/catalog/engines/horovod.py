@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy
+from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, SourceBuild, Strategy, single
 from velodrome.catalog.engines.torch import ENGINE as TORCH
-from velodrome.catalog.exchange import NONE
 from velodrome.catalog.models import Residual, models_for
 from velodrome.catalog.options import Option
 from velodrome.catalog.world import World, horovod
@@ -90,11 +89,7 @@ def _tensorflow() -> Engine:
         framework="tensorflow",
         description="Horovod 0.28.1, with TensorFlow 2.15 and Keras 2",
         strategies=(
-            Strategy(
-                "single", "one process, not distributed: what everything else is measured against",
-                consistency=NONE, max_workers=1, exchange="none",
-                implementation=Implementation(own=(batches,), framework=framework),
-            ),
+            single(Implementation(own=(batches,), framework=framework)),
             Strategy(
                 "allreduce", _SUMS, listens=("worker",), exchange="all-reduce",
                 options=_OPTIONS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
-from velodrome.catalog.exchange import NONE
+from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy, single
 from velodrome.catalog.models import models_for
 
 _BATCHES = "batches gathered from bytes in memory instead of a data loader"
@@ -17,11 +16,7 @@ ENGINE = Engine(
     name="jax",
     description="JAX 0.10 with Optax, on CPUs",
     strategies=(
-        Strategy(
-            "single", "one process, not distributed: what everything else is measured against",
-            consistency=NONE, max_workers=1, exchange="none",
-            implementation=Implementation(own=(_BATCHES, _LOOP), framework=_FRAMEWORK),
-        ),
+        single(Implementation(own=(_BATCHES, _LOOP), framework=_FRAMEWORK)),
         Strategy(
             "data-parallel", "one jit over the mesh of all processes: synchronous, gradients summed by psum (gloo)",
             listens=("worker",), exchange="all-reduce",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy
-from velodrome.catalog.exchange import ASP, BSP, NONE
+from velodrome.catalog.base import Engine, Implementation, Need, OwnEnvironment, Strategy, single
+from velodrome.catalog.exchange import ASP, BSP
 from velodrome.catalog.models import Residual, Transformer, models_for
 from velodrome.catalog.world import World
 
@@ -32,11 +32,7 @@ ENGINE = Engine(
     name="mxnet",
     description="Apache MXNet 1.9.1 with Gluon, retired in 2023",
     strategies=(
-        Strategy(
-            "single", "one process, not distributed: what everything else is measured against",
-            consistency=NONE, max_workers=1, exchange="none",
-            implementation=Implementation(own=(_BATCHES,), framework=_FRAMEWORK),
-        ),
+        single(Implementation(own=(_BATCHES,), framework=_FRAMEWORK)),
         Strategy(
             "kvstore", "MXNet's parameter server: dist_sync, in which servers sum the gradients of every step (bsp), "
             "or dist_async, in which they apply each gradient as it comes (asp)",

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy
-from velodrome.catalog.exchange import ASP, NONE
+from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
+from velodrome.catalog.exchange import ASP
 from velodrome.catalog.options import Option, Positive, Request
 from velodrome.catalog.world import World
 from velodrome.errors import BadRequest
@@ -64,12 +64,7 @@ ENGINE = Engine(
     name="tensorflow",
     description="TensorFlow with Keras 3 models",
     strategies=(
-        Strategy(
-            "single", "one process, not distributed: what everything else is measured against",
-            consistency=NONE, max_workers=1, exchange="none",
-            implementation=Implementation(
-                own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)
-            ),
+        single(Implementation(own=(_FLAT,), framework=(_AUTODIFF, _STEPS), stock=(_AUTODIFF, _KERAS, _STEPS)),
         ),
         Strategy(
             "mirrored", "MirroredStrategy: synchronous over several devices of one process",

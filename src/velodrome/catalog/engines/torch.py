@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy
+from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
 from velodrome.catalog.exchange import NONE, PERIODIC
 from velodrome.catalog.options import Option, Positive, Request, parsed_by
 from velodrome.catalog.world import World, torchrun
@@ -157,14 +157,10 @@ ENGINE = Engine(
     name="torch",
     description="PyTorch",
     strategies=(
-        Strategy(
-            "single", "one process, not distributed: what everything else is measured against",
-            consistency=NONE, max_workers=1, exchange="none",
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD,),
-                stock=(AUTOGRAD, STOCK_OPTIMIZER), kept=(BATCHES,),
-            ),
-        ),
+        single(Implementation(
+            own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD,), stock=(AUTOGRAD, STOCK_OPTIMIZER),
+            kept=(BATCHES,),
+        )),
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
