@@ -13,6 +13,7 @@ from fake_slurm import DDP, DOWN, FORGOTTEN, FakeSlurm, run_in_a_job
 from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Process
+from velodrome.clusters.preflight import Admitted
 from velodrome.clusters.registry import living, open_attached
 from velodrome.clusters.remote.allocated import AllocatedGroup, StillQueued
 from velodrome.clusters.remote.group import RemoteGroup
@@ -292,7 +293,9 @@ def test_a_wait_is_an_event_of_the_run(
     launcher = SlurmLauncher(options(shared_dir=str(tmp_path), queue_timeout=1))
     heard: list[Any] = []
     with pytest.raises(StillQueued):
-        attempt.make_plan_of(run, DDP, launcher, heard.append)
+        attempt.Attempt(
+            run, Admitted(DDP, launcher), lambda state, event: heard.append(event), resume=False
+        )._make_plan()
     launcher.close()
     run.close()
     assert [(event.kind, event.message) for event in heard] == [

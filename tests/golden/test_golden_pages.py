@@ -11,8 +11,8 @@ import normal
 import pytest
 from starlette.testclient import TestClient
 
+from velodrome.web.model_api import serve_app
 from velodrome.web.security import CSRF_HEADER, Security
-from velodrome.web.serve import serve_app
 from velodrome.web.ui import ui_app
 
 Golden = Callable[[str, str], None]

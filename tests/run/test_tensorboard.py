@@ -21,7 +21,6 @@ from velodrome.events.lines import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session
-from velodrome.tasks.registry import LanguageModel
 
 
 class TensorBoard:
@@ -133,7 +132,7 @@ def _tags(folder: Path) -> dict[str, list[float]]:
 
 @pytest.mark.unit
 def test_a_language_model_is_shown_by_its_perplexity(tmp_path: Path) -> None:
-    scalars = Scalars(tmp_path, LanguageModel())
+    scalars = Scalars(tmp_path, Job(model="lstm-small"))
     counts = {"correct": 0, "total": 10, "loss_sum": 20.0}
     row = {"epoch": 1, "seconds": 1.0, "evaluate_seconds": 1.0}
     pace = {"seconds": 1.0, "examples": 10, "warmup": {"steps": 0, "examples": 0, "seconds": 0.0}}

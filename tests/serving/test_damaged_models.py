@@ -22,7 +22,7 @@ from velodrome.cli.main import app
 from velodrome.errors import BadRequest
 from velodrome.models.served import EXAMPLES, SERVED
 from velodrome.serving.model import LoadedModel
-from velodrome.web.serve import serve_app
+from velodrome.web.model_api import serve_app
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from hostile_files import GOOD, HOSTILE, picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
+from velodrome.web.model_api import check_runs, serve_app
 from velodrome.web.security import Security
-from velodrome.web.serve import check_runs, serve_app
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_a_failed_export_is_told_and_the_others_answer(tmp_path: Path) -> None:
 def test_serving_imports_no_training_framework(tmp_path: Path) -> None:
     brightness(tmp_path)
     code = (
-        "import sys, json\nfrom pathlib import Path\nfrom velodrome.web.serve import serve_app\n"
+        "import sys, json\nfrom pathlib import Path\nfrom velodrome.web.model_api import serve_app\n"
         "from velodrome.serving.model import LoadedModel\n"
         f"serve_app(['brightness'], Path({str(tmp_path)!r}))\n"
         f"LoadedModel(Path({str(tmp_path / 'brightness' / 'model')!r}), 'b')\n"

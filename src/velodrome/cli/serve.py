@@ -115,8 +115,8 @@ def serve_command(
     """
     need_packages()
     from velodrome.serving.model import runtime
+    from velodrome.web.model_api import check_runs, serve_app
     from velodrome.web.processes import usual_processes
-    from velodrome.web.serve import check_runs, serve_app
 
     runtime()
     count = processes or usual_processes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,9 @@ PREFIX = "@velodrome "
 LONGEST_LINE = 64 << 20
 #: Lines of a file that are no event: so many of them are skipped, and a file with more is read no further.
 MOST_STRANGE = 100_000
+
+
+_PROGRESS = re.compile(r'"kind": ?"progress"')
 
 
 @cache
@@ -80,9 +84,10 @@ def parse_stored(line: str) -> Event | None:
     """Return the event in a line of an event file, with or without prefix; None if it is no event of this version."""
     if '"kind"' not in line:  # most lines that are no event are skipped without parsing
         return None
-    with suppress(ValidationError):
+    try:
         return _union().validate_json(line.removeprefix(PREFIX))
-    return None
+    except ValidationError:
+        return None
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -90,11 +95,16 @@ def event_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.is_file()]
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """Yield the events of a file; lines that are no event of this version are skipped, up to `MOST_STRANGE` of them."""
+def read_events(path: Path, *, progress: bool = True) -> Iterator[Event]:
+    """Yield the events of a file; lines that are no event of this version are skipped, up to `MOST_STRANGE` of them.
+
+    Without `progress`, which is half of a long file, lines of that kind are skipped unread.
+    """
     strange = 0
     with suppress(OSError):
         for line in files.read_lines(path, LONGEST_LINE, inside=path.parent):
+            if not progress and _PROGRESS.search(line, 0, 300):
+                continue
             event = parse_stored(line)
             if event is not None:
                 yield event

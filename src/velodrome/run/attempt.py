@@ -19,12 +19,10 @@ from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.result import BEATEN, Ended, Result
 from velodrome.run.outcome import make_result
-from velodrome.run.processes import Failure
-from velodrome.run.state import WATCHED_ROWS, RunState
+from velodrome.run.state import WATCHED_ROWS, Failure, RunState
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import EventKey, Listener, Stop, Supervisor, never
 from velodrome.run.tensorboard import Scalars, write_session
-from velodrome.tasks.registry import task_of
 
 #: How often a job is tried whose ports were taken between planning and start.
 PORT_TRIES = 5
@@ -63,7 +61,7 @@ class Attempt:
         self._state = RunState(started, WATCHED_ROWS, admitted.job.script is not None)
         for event in run.events() if resume else ():
             self._state.add(event)
-        self._scalars = Scalars(run.path / "tensorboard", task_of(admitted.job), began=run.now())
+        self._scalars = Scalars(run.path / "tensorboard", admitted.job, began=run.now())
         self._plan = Plan(run.name, admitted.job, ())
 
     def carry_out(self) -> Result:

@@ -28,8 +28,7 @@ from velodrome.events.models import (
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
 from velodrome.judge.estimate import Timing
-from velodrome.run.processes import Failure
-from velodrome.run.state import RunState
+from velodrome.run.state import Failure, RunState
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import CHECK, INSTEAD

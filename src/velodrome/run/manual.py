@@ -29,8 +29,7 @@ from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, R
 from velodrome.job.job import Job
 from velodrome.job.result import Ended
 from velodrome.run.outcome import make_result
-from velodrome.run.processes import Failure
-from velodrome.run.state import RunState
+from velodrome.run.state import Failure, RunState
 from velodrome.tasks.registry import task_of
 from velodrome.variables import JOB, WORLD
 

@@ -24,10 +24,8 @@ from velodrome.job.result import Ended, Result
 from velodrome.job.script import fields_in
 from velodrome.judge.caveats import PRINTED, untested
 from velodrome.machine import describe_machine
-from velodrome.run.processes import Failure
 from velodrome.run.samples import throughput
-from velodrome.run.state import RunState
-from velodrome.tasks.base import Task
+from velodrome.run.state import Failure, RunState
 from velodrome.tasks.registry import task_of
 
 #: Fields of a job that its result repeats.
@@ -51,18 +49,18 @@ def versions(plan: Plan) -> dict[str, str]:
     return installed
 
 
-def _test(task: Task, final: ResultEvent | None) -> dict[str, Any] | None:
-    summary = task.summary(final.test.as_json() if final else None)
+def _test(job: Job, final: ResultEvent | None) -> dict[str, Any] | None:
+    summary = task_of(job).summary(final.test.as_json() if final else None)
     if final is None or summary is None:
         return summary
     answers = {"answers": final.test_answers, "fingerprint": final.test_fingerprint}
     return summary | {name: value for name, value in answers.items() if value is not None}
 
 
-def _history_row(event: EpochEvent, task: Task) -> dict[str, Any]:
+def _history_row(event: EpochEvent, job: Job) -> dict[str, Any]:
     return {
         "epoch": event.epoch,
-        **task.history(train=event.train.as_json(), validation=event.validation.as_json()),
+        **task_of(job).history(train=event.train.as_json(), validation=event.validation.as_json()),
         **({} if event.learning_rate is None else {"learning_rate": event.learning_rate}),
         "seconds": event.seconds,
         "evaluate_seconds": event.evaluate_seconds,
@@ -85,8 +83,8 @@ def make_result(
         "reached_target": state.final and state.final.reached_target,
         "steps": state.final and state.final.steps,
         "parameters": state.final and state.final.parameters,
-        "test": _test(task, state.final),
-        "history": [_history_row(epoch.event, task) for epoch in state.epochs.values()],
+        "test": _test(job, state.final),
+        "history": [_history_row(epoch.event, job) for epoch in state.epochs.values()],
         "seconds": state.seconds(ended),
         "throughput": rate,
         "nodes": [process.node() for process in state.processes_of(plan)],

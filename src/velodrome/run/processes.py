@@ -6,7 +6,6 @@ All times are the controller's when an event arrived, unless said otherwise: hos
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,7 +70,8 @@ class ProcessState:
     #: The moment of its last event.
     latest: float = 0.0
     progress: ProgressEvent | None = None
-    network: Counter[str] = field(default_factory=Counter)
+    #: Bytes that its host exchanged: in, out and over loopback.
+    network: tuple[int, int, int] = (0, 0, 0)
     phases: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -144,10 +144,8 @@ class ProcessState:
                 self._used[name].add(amount)
         if self.cpu is not None and event.cpu_time is not None:
             self.cpu.add(event.time, event.cpu_time)
-        total = self.network
-        total["in"] += network.inbound
-        total["out"] += network.out
-        total["loopback"] += network.loopback
+        inbound, out, loopback = self.network
+        self.network = inbound + network.inbound, out + network.out, loopback + network.loopback
 
     def _enter(self, event: PhaseEvent, moment: float) -> None:
         phase, ended = event.phase, event.state == "end"
@@ -212,7 +210,7 @@ class ProcessState:
         return Node.model_validate({
             "role": self.process.role, "rank": self.process.rank, "host": self.process.host,
             **resource_fields({name: total.as_json() for name, total in self._used.items()}),
-            "network_bytes": {name: self.network[name] for name in ("in", "out", "loopback")},
+            "network_bytes": dict(zip(("in", "out", "loopback"), self.network, strict=True)),
             "phases": {name: round(seconds, 4) for name, seconds in self.phases.items()},
         })
 

@@ -31,6 +31,7 @@ from velodrome.events.models import (
 )
 from velodrome.events.result import FaultRecord, Seconds, Shares, Staleness
 from velodrome.job.job import Job
+from velodrome.run.processes import Failure as Failure
 from velodrome.run.processes import ProcessState
 from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all
 

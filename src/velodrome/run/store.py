@@ -105,9 +105,9 @@ class RunFolder:
             return result.status
         return "running" if locked else "interrupted" if problem is None else "unreadable"
 
-    def events(self) -> Iterator[Event]:
-        """Yield every complete event; lines that were cut off are skipped."""
-        return read_events(self.path / "events.jsonl")
+    def events(self, *, progress: bool = True) -> Iterator[Event]:
+        """Yield every complete event, also those of progress by default; lines that were cut off are skipped."""
+        return read_events(self.path / "events.jsonl", progress=progress)
 
     def is_locked(self) -> bool:
         """Whether a controller is writing this run or race."""

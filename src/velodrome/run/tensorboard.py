@@ -17,8 +17,7 @@ from velodrome.events.models import EpochEvent, Event, ResourcesEvent, ResultEve
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.judge.configuration import NOT_CONFIGURED, text_of
-from velodrome.tasks.base import Task
-from velodrome.tasks.registry import task_of_result
+from velodrome.tasks.registry import task_of, task_of_result
 
 #: The folder of the session that the HParams tab compares, within a run's `tensorboard/`.
 SESSION = "hparams"
@@ -62,10 +61,10 @@ class EventFile:
 class Scalars:
     """The curves of a run, in its `tensorboard/` folder."""
 
-    def __init__(self, folder: Path, task: Task, began: float | None = None) -> None:
+    def __init__(self, folder: Path, job: Job, began: float | None = None) -> None:
         """`began` is when the run did, by the clock of its events."""
         self._file = EventFile(folder, began)
-        self._task = task
+        self._task = task_of(job)
 
     def take(self, event: Event) -> None:
         """Write the scalars of an event, if it has any."""

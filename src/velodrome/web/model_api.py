@@ -1,40 +1,48 @@
-"""What programs ask a server of models: maps, generated text, test examples. `openapi.py` describes it.
-
-Predictions have a file of their own, `predicting.py`.
-"""
+"""`velodrome serve`: what programs ask it, such as maps, generated text and test examples, the description of that, and
+the start of the server. Predictions are in `served_models.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from velodrome.api.runs import locate_run
+from velodrome.run.saved_model import finished_result, job_of_saved_model
+from velodrome.run.store import RunFolder
 from velodrome.serving import responses
 from velodrome.serving.inputs import FORM_BYTES, LARGEST_BYTES
-from velodrome.serving.model import BadInput
+from velodrome.serving.model import BadInput, is_exported
 from velodrome.serving.responses import LONGEST_TEXT, MOST_WORDS, occlusion
-from velodrome.web.app import JsonAnswer
-from velodrome.web.predicting import (
+from velodrome.web.app import JsonAnswer, make_app, page
+from velodrome.web.processes import Siblings
+from velodrome.web.security import Security
+from velodrome.web.served_models import (
     ANSWER_SECONDS,
     CUT_OFF,
     PREDICT,
     TOO_LATE,
     Predict,
+    ServedModels,
+    facts_of,
     json_of,
     number,
     picture_of,
     since,
     text_of,
 )
-from velodrome.web.served_models import ServedModels, facts_of
 
 _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 _SENTENCES = {
@@ -261,3 +269,69 @@ ROUTES = (
     Route("/api/example", answering(example)),
     Route("/openapi.json", openapi),
 )
+
+
+def check_runs(names: Sequence[str], runs: Path, trusted: Collection[str] = ()) -> list[str]:
+    """Refuse what has no model, before anything is served; those that must be exported first."""
+    unready = []
+    for name in names:
+        path = locate_run(runs, name)
+        if not is_exported(path / "model"):
+            finished_result(RunFolder(path), "serve")
+            job_of_saved_model(RunFolder(path), trusted)
+            unready.append(name)
+    return unready
+
+
+def serve_app(
+    names: Sequence[str], runs: Path, host: str = "127.0.0.1", *, mirror: str | None = None,
+    security: Security | None = None, processes: int = 1, is_first: bool = True,
+) -> Starlette:
+    """The page and the interface of these runs' models, answered by so many processes where that is faster.
+
+    The first of them starts the others.
+    """
+    models = ServedModels(names, runs, mirror=mirror, processes=processes)
+    siblings = Siblings(names, runs, models, processes if is_first else 1)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        models.begin()
+        try:
+            await models.settle()
+            yield
+        finally:
+            await models.end()
+
+    routes = [Route("/", show), *ROUTES]
+    direct = {PREDICT: Predict()}
+    state = {"models": models, "siblings": siblings}
+    return make_app(routes, security or security_of(host), lifespan=lifespan, state=state, direct=direct)
+
+
+def security_of(host: str, **given: Any) -> Security:
+    """What a server of models on this address accepts; `given` replaces what would be made up."""
+    made = Security.for_address(host, open_posts=OPEN_POSTS, uploads=UPLOADS)
+    return replace(made, **given)
+
+
+async def show(request: Request) -> Response:
+    """The page, with the inputs of models that are ready: the script fills them, and nothing has to move."""
+    models: ServedModels = request.app.state.models
+    slots = models.slots.values()
+    ready = [facts_of(slot) for slot in slots if slot.model is not None]
+    pictures = [one["picture"] for one in ready if one["picture"]]
+    return page(
+        request, "model.html", names=list(models.slots),
+        needs_token=request.app.state.security.token is not None, about=" · ".join(map(_summary, ready)),
+        problems=[f"{slot.name}: {slot.problem}" for slot in slots if slot.status == "failed"],
+        pictures=bool(pictures), drawn=any(one["drawn"] for one in pictures),
+        tests=any(one["examples"] for one in pictures), texts=any(one["kind"] == "text" for one in ready),
+    )
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    """As `describe` in `model.js` writes it."""
+    right = facts["test"].get("accuracy")
+    metric = f", {100 * right:.1f} % of the test set right" if right is not None else ""
+    return f"{facts['model']} ({facts['engine']}) trained on {facts['dataset']}{metric}"

@@ -124,7 +124,7 @@ class Siblings:
 def _run(descriptor: int) -> None:
     import uvicorn
 
-    from velodrome.web.serve import security_of, serve_app
+    from velodrome.web.model_api import security_of, serve_app
     from velodrome.web.server import configured
 
     given: dict[str, Any] = json.loads(sys.stdin.buffer.readline())

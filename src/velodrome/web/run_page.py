@@ -25,15 +25,13 @@ from velodrome.data.examples import ExamplePart
 from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError, printable
 from velodrome.job.job import Job
-from velodrome.job.result import Result
 from velodrome.models.model_files import DESCRIPTION
 from velodrome.run.listing import Found
 from velodrome.run.store import RunFolder
 from velodrome.serving.model import LoadedModel, is_exported
 from velodrome.tasks.correctness_bits import decode, fingerprint
-from velodrome.tasks.registry import task_of_result
-from velodrome.web import run_view, wording
-from velodrome.web.app import JsonAnswer, full_name, page, run_of
+from velodrome.web import run_view
+from velodrome.web.app import JsonAnswer, full_name, page, quoted_path, run_of
 from velodrome.web.processes import Boards
 from velodrome.web.security import host_name, is_loopback
 
@@ -115,8 +113,9 @@ def _part(job: Job) -> TestPart:
     return _test_part(job.dataset, job.seed, job.validation, job.bad_data)
 
 
-def wrong_of(job: Job, result: Result | None, folder: Path) -> Wrong:
-    """Which test images the run in a folder got wrong; an error says why that cannot be shown."""
+def wrong_of(folder: RunFolder) -> Wrong:
+    """Which test images a run got wrong; an error says why that cannot be shown."""
+    job, result = folder.job(), folder.result()
     test = result.test if result else None
     if result is None or test is None or test.answers is None or test.total is None:
         raise VelodromeError("this run did not record which examples it classified correctly")
@@ -130,7 +129,7 @@ def wrong_of(job: Job, result: Result | None, folder: Path) -> Wrong:
     places = np.flatnonzero(~right)
     shown = places[np.linspace(0, len(places) - 1, min(MOST_IMAGES, len(places))).astype(np.int64)]
     labels = part.labels[shown].tolist()
-    given = _predicted(folder / "model", part.images[shown], labels, result.confusion or [])
+    given = _predicted(folder.path / "model", part.images[shown], labels, result.confusion or [])
     return Wrong(
         shown.tolist(), [_name(label, names) for label in labels],
         [None if one is None else _name(one, names) for one in given], len(places), test.total,
@@ -200,13 +199,12 @@ def _content(found: Found) -> dict[str, Any]:
         str(found.path.parent),
     ])
     usable = result is not None and result.status == "finished" and (found.path / "model" / DESCRIPTION).is_file()
-    test = result.test if result else None
-    metric = task_of_result(result).metric.name if result else None
+    metric, score = run_view.score_of(result) if result else (None, None)
     return {
         "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
         "environment": run_view.environment_of(result) if result else [], "command": again,
         "serve": _serve_command(found) if usable else None,
-        "metric": metric, "score": test.value(metric) if test and metric else None,
+        "metric": metric, "score": score,
         "notes": run_view.notes_of(result) if result else [], "history": result.as_json()["history"] if result else [],
         "confusion": run_view.confusion_of(result) if result else None, "logs": names_of(found.path),
         "resumable": folder.status() in ("interrupted", "failed"),
@@ -240,19 +238,14 @@ async def wrong(request: Request) -> Response:
     """The test images that were classified wrongly, or why they cannot be shown."""
     found = await run_in_threadpool(run_of, request)
     try:
-        mistakes = await run_in_threadpool(_wrong, found)
+        mistakes = await run_in_threadpool(wrong_of, RunFolder(found.path))
     except VelodromeError as error:
         return JsonAnswer({"images": [], "reason": str(error)})
-    base = f"/api/runs/{wording.path(full_name(request))}/images"
+    base = f"/api/runs/{quoted_path(full_name(request))}/images"
     return JsonAnswer({"count": mistakes.count, "total": mistakes.total, "images": [
         {"address": f"{base}/{place}", "place": place, "class": name, "predicted": predicted}
         for place, name, predicted in zip(mistakes.places, mistakes.classes, mistakes.predicted, strict=True)
     ]})
-
-
-def _wrong(found: Found) -> Wrong:
-    folder = RunFolder(found.path)
-    return wrong_of(folder.job(), folder.result(), found.path)
 
 
 async def image(request: Request) -> Response:

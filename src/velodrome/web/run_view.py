@@ -23,6 +23,7 @@ from velodrome.reporting.series import FaultSpan, hosts_of, merged, name_of, ser
 from velodrome.run.samples import Key, Span
 from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
+from velodrome.tasks.registry import task_of_result
 from velodrome.web.live_run import LiveRun
 from velodrome.web.thinned import read_thinned
 
@@ -192,6 +193,12 @@ def environment_of(result: Result) -> list[tuple[str, str]]:
     found += [("implementation", line) for line in implementation_lines(result)]
     found.append(("launcher", result.launcher or "local"))
     return found
+
+
+def score_of(result: Result) -> tuple[str, float | None]:
+    """The metric that decides, and its value on the test set."""
+    metric = task_of_result(result).metric.name
+    return metric, result.test.value(metric) if result.test else None
 
 
 def notes_of(result: Result) -> list[str]:
