@@ -36,7 +36,7 @@ def within(name: str, limit: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.quick("float64", "uint8")
+@pytest.mark.quick("uint8")
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["float64", "float32", "uint8"])
 def test_a_file_of_more_bytes_than_memory_is_converted(tmp_path, kind):

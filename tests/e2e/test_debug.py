@@ -59,6 +59,7 @@ def test_a_breakpoint_in_the_users_model_stops_and_no_process_is_started(scene: 
     assert f"built in {process.pid}" in out
 
 
+@pytest.mark.slow
 def test_an_error_shows_its_traceback_and_fails_the_run(scene: Scene, tmp_path: Path) -> None:
     process, _, err = debug(scene, tmp_path, "raise ValueError('odd')")
     assert process.returncode == 1

@@ -124,6 +124,7 @@ def test_what_a_model_forked_ends_with_its_job_in_a_race_of_warm_processes(scene
     check_gone_soon(forked, "nothing-else")
 
 
+@pytest.mark.quick("killed")
 @pytest.mark.parametrize(
     ("signals", "code"),
     [

@@ -114,7 +114,7 @@ def test_a_process_that_is_stopped_during_its_import_is_found_before_the_start_t
 @pytest.mark.parametrize(
     ("engine", "strategy", "role", "rank"),
     [
-        pytest.param("torch", "ddp", "worker", 1, id="ddp"),
+        pytest.param("torch", "ddp", "worker", 1, id="ddp", marks=slow),
         pytest.param("torch", "ddp", "worker", 0, id="ddp-chief", marks=slow),
         pytest.param("torch", "allreduce", "worker", 1, id="allreduce", marks=slow),
         pytest.param("tensorflow", "multi-worker-mirrored", "worker", 1, id="multi-worker-mirrored", marks=slow),

@@ -174,7 +174,7 @@ def test_a_script_of_a_stored_run_does_not_run(velodrome, here, send):
     assert "--trust-code evil.py" in done.err
 
 
-@pytest.mark.quick("libraries-verify", "libraries-resume", "velodrome-race")
+@pytest.mark.quick("libraries-resume", "velodrome-race")
 @pytest.mark.parametrize("command", ["verify", "resume", "race"])
 @pytest.mark.parametrize(
     "shadows", [("numpy", "safetensors", "yaml", "psutil"), ("velodrome",)], ids=["libraries", "velodrome"]

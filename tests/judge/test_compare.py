@@ -16,11 +16,10 @@ from typed_judge import as_result, compare, judge
 from velodrome.cli.output import SafeConsole
 from velodrome.cli.race_output import print_comparison
 from velodrome.job.values import Target
+from velodrome.judge.attempts import instance_hours, instances
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.configuration import Configuration, distinguishing_fields, names_of, varied
 from velodrome.judge.measures import (
-    instance_hours,
-    instances,
     largest_process,
     step_bytes,
     thesis_rate,

@@ -44,6 +44,7 @@ def test_every_table_stands_in_a_box_that_is_as_wide_as_the_window(page: Path) -
     assert "max-width: calc(100vw - 40px)" in text
 
 
+@pytest.mark.quick("1280-True")
 @pytest.mark.integration
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.parametrize(("width", "whole"), [(1280, True), (1920, True), (600, False)])

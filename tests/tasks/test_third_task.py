@@ -61,6 +61,7 @@ def test_it_trains_alone_and_distributed_until_its_own_metric_is_reached(velodro
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_a_person_reads_its_metric_and_the_wrong_ones_are_refused(velodrome: Velodrome) -> None:
     words = ("train", "--model", "brightness-linear", "--epochs", "1", "--batch-size", "50")
     done = velodrome(*words)

@@ -19,7 +19,7 @@ from velodrome.job.values import Target
 from velodrome.judge.blocks import ERROR_RATE, Array, Block, Fit, Mask, fit
 from velodrome.judge.compare import Row, has_crashed, tasks_of
 from velodrome.judge.decide import Contest
-from velodrome.judge.measures import instance_hours, instances, time_to_target
+from velodrome.judge.measures import reached_epoch, time_to_target
 from velodrome.judge.phrases import counted
 
 Counts = NDArray[np.int_]
@@ -100,6 +100,22 @@ def times_to(row: Row, target: Target) -> Attempts:
         return (result.seconds.total if has_crashed(result) else result.seconds.train) or 0.0
 
     return attempts_of(row, lambda result: time_to_target(result, target), lost)
+
+
+def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
+    """The number of instances to pay for: processes, or hosts."""
+    return max(1, len({node.host for node in result.nodes} if per == "host" else result.nodes))
+
+
+def instance_hours(result: Result, target: Target | None, per: Literal["process", "host"]) -> float | None:
+    """Instances × hours of the whole run; with a target, until the end of the epoch that reached it."""
+    seconds = result.seconds.total
+    if target is not None:
+        epochs = reached_epoch(result, target)
+        if epochs is None:
+            return None
+        seconds = result.seconds.startup + sum(row.seconds + row.evaluate_seconds for row in result.history[:epochs])
+    return None if not seconds else instances(result, per) * seconds / 3600
 
 
 def prices_of(row: Row, target: Target | None, per: Literal["process", "host"], factor: float = 1.0) -> Attempts:

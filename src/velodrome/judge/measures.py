@@ -172,23 +172,6 @@ def time_to_target(result: Result, target: Target) -> float | None:
     return None if epochs is None else sum(row.seconds for row in result.history[:epochs])
 
 
-def instances(result: Result, per: Literal["process", "host"] = "process") -> int:
-    """The number of instances to pay for: processes, or hosts."""
-    return max(1, len({node.host for node in result.nodes} if per == "host" else result.nodes))
-
-
-def instance_hours(result: Result, target: Target | None, per: Literal["process", "host"]) -> float | None:
-    """Instances × hours of the whole run; with a target, until the end of the epoch that reached it."""
-    seconds = result.seconds.total
-    if target is not None:
-        epochs = reached_epoch(result, target)
-        if epochs is None:
-            return None
-        seconds = result.seconds.startup + sum(row.seconds + row.evaluate_seconds for row in result.history[:epochs])
-    return None if not seconds else instances(result, per) * seconds / 3600
-
-
-
 def _of_metric(metric: Metric) -> Measure:
     return Measure(
         metric.name, f"test {metric.name}", "", metric.form, _test(metric.name), metric.better, metric=metric,

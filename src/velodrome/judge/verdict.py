@@ -32,8 +32,6 @@ from velodrome.judge.question import Candidate, Question
 
 #: From this share of its time on, what a loser spent waiting and communicating explains why it lost.
 _MUCH_WAITING = 0.2
-
-
 #: A number with the words before and after it.
 _AMOUNT = re.compile(r"(?P<before>\D*)(?P<number>[\d.,]+)(?P<after>.*)")
 
@@ -132,7 +130,7 @@ class Words(NamedTuple):
 
 
 def _worded(question: Question, choice: Choice, commands: Commands) -> Recommendation:
-    """A choice as a answer."""
+    """A choice as an answer."""
     form = {"alone": _alone, "level": _level, "open": _open}.get(choice.decision, _use)
     unsure = choice.decision == "open" and leads_with_less_accuracy(question)
     words = (_less_accurate if unsure else form)(question, choice, commands)
@@ -292,14 +290,9 @@ def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Wo
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
     unproven = "one training of each does" if question.one_seed else "so few runs do"
     why = f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy."
-    return Words(verdict, why, _five_runs(question, commands), runs_needed(question))
-
-
-def _five_runs(question: Question, commands: Commands) -> str:
-    """Two more repetitions, and five at least: enough to tell what seems far apart in accuracy."""
     looks = question.standing.looks
-    wanted = max(looks + 2, 5)
-    return commands.again(wanted, wanted - looks)
+    wanted = max(looks + 2, 5)  # enough to tell what seems far apart in accuracy
+    return Words(verdict, why, commands.again(wanted, wanted - looks), runs_needed(question))
 
 
 def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:

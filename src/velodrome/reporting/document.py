@@ -17,9 +17,8 @@ from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.hosts import rates
 from velodrome.races.jobs import stored_ending
-from velodrome.reporting import curves, tables, usage
+from velodrome.reporting import curves, load, tables, usage
 from velodrome.reporting.figures import Looks, Picture
-from velodrome.reporting.load import RaceRecord
 from velodrome.reporting.series import RunSeries, hosts_of, run_series
 from velodrome.reporting.tables import Table
 from velodrome.run.store import RunFolder
@@ -38,7 +37,7 @@ class Answer:
 class Report:
     """Everything that a report contains."""
 
-    record: RaceRecord
+    record: load.RaceRecord
     rows: tuple[Row, ...]
     #: One for each task (data set and model) of the race; the name is empty if there is only one.
     answers: tuple[Answer, ...]
@@ -69,7 +68,7 @@ class Report:
                      if table is not None)
 
 
-def make_report(record: RaceRecord, criteria: Criteria | None = None) -> Report:
+def make_report(record: load.RaceRecord, criteria: Criteria | None = None) -> Report:
     """Judge a race, by default by its own criteria, and gather everything that its report has."""
     judgement = record.judged(criteria)
     rows, chosen, target = judgement.rows, judgement.criteria.chosen, judgement.criteria.shown_target
@@ -146,7 +145,7 @@ def _stamp(moment: float) -> str:
         return f"{moment:g} s since 1970"
 
 
-def _environment(record: RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+def _environment(record: load.RaceRecord, rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     results = [result for row in rows for result in row.results]
     versions: dict[str, dict[str, None]] = {}
     for result in results:
@@ -176,7 +175,7 @@ def _machine(machine: Machine) -> str:
             f"{machine.system}")
 
 
-def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(record: load.RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     """Caveats that a reader must know."""
     notes = [*filter(None, [data_note(record.results)])]
     if rows and min(row.runs for row in rows) < 2:
@@ -216,7 +215,7 @@ def _notes(record: RaceRecord, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _commands(record: RaceRecord) -> tuple[str, ...]:
+def _commands(record: load.RaceRecord) -> tuple[str, ...]:
     again = f"{record.name}-again"
     return (
         f"velodrome race race.yaml --name {shlex.quote(again)}",

@@ -258,6 +258,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_saved_models_load_again_in_a_fresh_process(single, written, tmp_path):
     """One is saved as a whole; Keras cannot do so with a subclass that does not describe itself."""
     whole = single(job("keras_arrays:Quantile"))

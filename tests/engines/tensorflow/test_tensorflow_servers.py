@@ -41,6 +41,7 @@ def test_one_worker_ends_with_the_weights_of_one_process(
     assert served.result["test"]["correct"] == alone.result["test"]["correct"]
 
 
+@pytest.mark.slow
 def test_a_long_job_whose_steps_stand_one_after_the_other_in_the_graph_ends_with_the_same_weights(train: Any) -> None:
     """13 steps an epoch, the last with fewer examples, scheduled by threes: one step first, then four closures."""
     asked = {"model": "dense-128", "optimizer": "momentum", "dtype": "float64", "learning_rate": 0.01,

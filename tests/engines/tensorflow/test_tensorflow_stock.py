@@ -69,6 +69,7 @@ def test_two_workers_of_a_stock_parameter_server_see_every_example_once_an_epoch
     assert [event["updates"] for event in chief.of_kind("staleness")] == [13, 13, 13]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_resumed_stock_run_ends_with_the_weights_of_an_undisturbed_one(train: Any, tmp_path: Any) -> None:
     place = {"strategy": "mirrored", "workers": 2, "optimizer": "adam", "implementation": "stock"}

@@ -66,9 +66,8 @@ def test_workers_together_end_with_the_weights_of_one(
     )
 
 
-@pytest.mark.parametrize("model", [
-    "vgg-small", pytest.param("gpt-mini", marks=pytest.mark.slow), pytest.param("resnet20", marks=pytest.mark.slow),
-])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["vgg-small", "gpt-mini", "resnet20"])
 def test_one_worker_of_a_parameter_server_ends_with_the_weights_of_one_process(zoo: Any, model: str) -> None:
     alone, served = zoo(model), zoo(model, strategy="parameter-server", workers=1, servers=1)
     assert largest_difference(alone.state, served.state) < 1e-9

@@ -87,6 +87,7 @@ def saved_weights(ran: Ran) -> dict[str, np.ndarray]:
     return load_file(ran.folder / "model" / "model.safetensors")
 
 
+@pytest.mark.quick("torch_nets:deep-*", "torch_nets:unused-*")
 @pytest.mark.parametrize(("model", "arguments"), [
     ("torch_nets:deep", {}), ("torch_nets:attending", {}), ("torch_nets:unused", {}),
 ])
@@ -127,6 +128,7 @@ def test_language_models_are_divided_too(strategy, model, tmp_path):
     assert largest_difference(ran.state, alone.state, "model.") < 1e-9
 
 
+@pytest.mark.quick("fsdp-velodrome")
 @pytest.mark.parametrize("implementation", ["velodrome", pytest.param("stock", marks=slow)])
 @pytest.mark.parametrize("strategy", DIVIDED)
 def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_path, strategy, implementation):

@@ -106,6 +106,7 @@ def test_log_probabilities_of_the_users_own_are_logits() -> None:
     torch.testing.assert_close(built.module({"x": images}, {"y": labels}), expected)
 
 
+@pytest.mark.quick("scripted", "hand-written")
 @pytest.mark.parametrize("end", ["hand-written", "scripted", "compiled"])
 def test_probabilities_without_a_softmax_to_look_into_are_exact_down_to_the_smallest_number_with_a_warning(
     end: str,
