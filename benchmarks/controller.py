@@ -33,6 +33,7 @@ from velodrome.events.lines import PREFIX, read_events
 from velodrome.events.models import Event, ResourcesEvent
 from velodrome.job.job import Job
 from velodrome.run.execute import execute
+from velodrome.run.state import RunState
 from velodrome.run.store import Store
 
 #: Events as a worker writes them. Rank 0 also reports the result, and all of them end.
@@ -96,7 +97,7 @@ class Marks:
     launcher: StandIns
     samples: list[tuple[float, float, int]] = field(default_factory=list)
 
-    def take(self, event: Event) -> None:
+    def take(self, state: RunState, event: Event) -> None:
         now = time.time()
         if isinstance(event, ResourcesEvent) and (not self.samples or now - self.samples[-1][0] > 1.0):
             self.samples.append((now, time.process_time(), psutil.Process().memory_info().rss))

@@ -16,7 +16,7 @@ from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.objective import ask
-from velodrome.run.state import pace_of_all
+from velodrome.run.samples import pace_of_all
 
 LACKING = ["examples: throughput is unknown"]
 

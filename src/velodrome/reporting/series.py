@@ -41,12 +41,13 @@ class Samples:
     seconds: list[float] = field(default_factory=list)
     values: dict[str, list[float]] = field(default_factory=lambda: {curve.name: [] for curve in (*CURVES, INBOUND)})
 
-    def add(self, sample: Sample, began: float) -> None:
-        self.seconds.append(sample.moment - began)
-        rates = {NETWORK.name: sample.network_rate, LOOPBACK.name: sample.loopback_rate,
-                 INBOUND.name: sample.inbound_rate}
-        for name, values in self.values.items():
-            values.append(rates[name] if name in rates else sample.used.get(name, math.nan))
+    def add(self, rows: Sequence[Sample], began: float) -> None:
+        self.seconds = [row.moment - began for row in rows]
+        self.values = {resource.name: [row.used.get(resource.name, math.nan) for row in rows] for resource in RESOURCES}
+        self.values |= {
+            NETWORK.name: [row.network_rate for row in rows], LOOPBACK.name: [row.loopback_rate for row in rows],
+            INBOUND.name: [row.inbound_rate for row in rows],
+        }
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,7 @@ def series_of(began: float, hosts: Mapping[Process, str], state: RunState) -> Ru
     samples = {key: Samples(host) for key, host in hosts.items()}
     for key, process in known.items():
         spans[key] = _spans(process, began, latest)
-        for sample in process.samples.rows:
-            if sample.moment >= began:
-                samples[key].add(sample, began)
+        samples[key].add([row for row in process.samples.rows if row.moment >= began], began)
     faults = [
         FaultSpan(fault.event.fault, fault.start - began, None if fault.end is None else fault.end - began)
         for fault in state.faults.values() if fault.start >= began
