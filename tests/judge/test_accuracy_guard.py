@@ -12,8 +12,8 @@ import pytest
 from synthetic_races import repeated, result
 from typed_judge import compare
 from velodrome.judge.accuracy_guard import Guarded, guard
+from velodrome.judge.candidates import ask
 from velodrome.judge.criteria import Criteria, Tolerances
-from velodrome.judge.objective import ask
 from velodrome.tasks.correctness_bits import encode
 from velodrome.tasks.registry import LanguageModel
 from velodrome.tasks.supervised import Classification

@@ -7,8 +7,8 @@ import pytest
 from synthetic_races import beside, repeated
 from typed_judge import compare, judge
 from velodrome.errors import BadRequest
+from velodrome.judge.candidates import ask
 from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import ask
 from velodrome.judge.pairs import between, between_tasks
 from verdict_questions import Runs
 

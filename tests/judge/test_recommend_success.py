@@ -9,8 +9,8 @@ import pytest
 from synthetic_races import EXAMPLES, repeated, result
 from typed_judge import compare
 from velodrome.job.values import Target
+from velodrome.judge.candidates import ask
 from velodrome.judge.criteria import Criteria, Price
-from velodrome.judge.objective import ask
 from velodrome.judge.verdict import Recommendation
 from velodrome.reporting.tables import pairwise_table
 from verdict_questions import answer as verdict

@@ -12,10 +12,10 @@ from typed_judge import compare
 from velodrome.cli.output import SafeConsole
 from velodrome.cli.race_output import print_comparison
 from velodrome.events.models import Pace, Warmup
+from velodrome.judge.candidates import ask
 from velodrome.judge.caveats import unreported_note
 from velodrome.judge.compare import Row
 from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import ask
 from velodrome.run.samples import pace_of_all
 
 LACKING = ["examples: throughput is unknown"]

@@ -8,8 +8,8 @@ import pytest
 
 from synthetic_races import repeated
 from typed_judge import compare
+from velodrome.judge.candidates import ask
 from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import ask
 from velodrome.reporting.tables import pairwise_table
 
 pytestmark = pytest.mark.unit

@@ -134,15 +134,15 @@ def misses_note(question: Question, chosen: Candidate, lead: Lead) -> str:
     unseen = cost_of_unseen(chosen.count, len(question.candidates))
     if lead.low is not None and lead.low > math.exp(unseen):
         return ""
-    takes = "costs" if question.objective == "cost" else "takes"
     return (f"All {chosen.count} runs of {chosen.name} {question.success}. So few runs cannot show that it always "
-            f"will: up to {100 * (1 - math.exp(-unseen)):.0f} % of its runs may miss it, so what it {takes} per "
+            f"will: up to {100 * (1 - math.exp(-unseen)):.0f} % of its runs may miss it, so what it "
+            f"{question.wording.uses} per "
             "success is not settled.")
 
 
 def unreliable(question: Question, choice: Choice) -> tuple[str, ...]:
     """Why the answer may be wrong although the ranges allow for chance; empty for accuracy, which no load changes."""
-    if question.objective == "accuracy":
+    if question.objective.of_models:
         return ()
     rows = [candidate.row for candidate in question.candidates]
     reasons = [*implausible(rows), late_note(rows)]

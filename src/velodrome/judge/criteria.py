@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from velodrome.errors import BadRequest
 from velodrome.job.race import Race
+from velodrome.judge.objective import OBJECTIVES, objective_of
 
-ObjectiveName = Literal["time-to-accuracy", "accuracy", "throughput", "cost"]
-OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
 #: Differences below this share are ties, by default.
 TOLERANCE = 0.05
 
@@ -75,7 +74,7 @@ class Criteria:
     @property
     def goal(self) -> str | None:
         """The target that the objective is judged with: as requested; the race's own only for the time to it."""
-        return self.target or (self.race_target if self.chosen == "time-to-accuracy" else None)
+        return self.target or (self.race_target if objective_of(self.chosen).needs_target else None)
 
     @property
     def shown_target(self) -> str | None:

@@ -16,20 +16,18 @@ from velodrome.job.result import Result
 from velodrome.job.values import Target
 from velodrome.judge.attempts import Limit, limits
 from velodrome.judge.blocks import ERROR_RATE, FIRST_LOOK
+from velodrome.judge.candidates import accurate_enough, ask
 from velodrome.judge.choice import Commands
 from velodrome.judge.compare import Row, compare, crashed_always, tasks_of
 from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.criteria import Criteria
 from velodrome.judge.decide import Drop, Outcome
-from velodrome.judge.objective import accurate_enough, ask
 from velodrome.judge.phrases import Lead, counted, lead_json, times
 from velodrome.judge.question import Question
 from velodrome.judge.verdict import Recommendation, recommend
 
 #: Attempts of a configuration that all failed after which it is not tried again.
 MOST_FAILURES = 2
-#: How the loser of a comparison is called.
-_WORSE = {"throughput": "slower", "time-to-accuracy": "slower", "cost": "more expensive", "accuracy": "less accurate"}
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class TaskJudgement:
 
     def _beaten(self, drop: Drop) -> Dropped:
         loser, winner = self.question.candidates[drop.loser], self.question.candidates[drop.winner]
-        lead, worse = self.question.lead(winner, loser), _WORSE[self.criteria.chosen]
+        lead, worse = self.question.lead(winner, loser), self.question.wording.beaten
         by = f"{lead.estimate:.1f} points" if lead.scale == "points" else times(lead.estimate)
         why = f"{by} {worse} than {winner.name}{lead.at_least}"
         return Dropped(loser.name, drop.look, why, winner.name, lead, _runs(loser.row), self.task)

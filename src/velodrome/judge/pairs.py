@@ -16,13 +16,13 @@ from velodrome.job.result import Result
 from velodrome.judge.accuracy import difference, scores_of
 from velodrome.judge.accuracy_guard import TwoQualities
 from velodrome.judge.blocks import RESOLUTION, Block
+from velodrome.judge.candidates import ask
 from velodrome.judge.choice import Commands
 from velodrome.judge.conditions import load_note
 from velodrome.judge.configuration import Configuration, text_of, varied
 from velodrome.judge.decide import Range
 from velodrome.judge.judge import Judgement
 from velodrome.judge.measures import CONFIDENCE, QUALITIES, Measure, Ratio, Spread, measures_of, ratio, t_quantile
-from velodrome.judge.objective import ask
 from velodrome.judge.phrases import Lead, as_sentence, counted, in_list, lead_json
 from velodrome.judge.question import Candidate, Question
 from velodrome.tasks.base import Metric
@@ -202,7 +202,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     first, second = names if lead.estimate >= lead.equal else names[::-1]
     shown = lead if lead.estimate >= lead.equal else lead.inverted()
     decided = shown.shown
-    words = shown.plain(second, question.kind)
+    words = shown.plain(second, question.wording)
     alone = _lead(question, differences, (0.0, 0.0))
     by_load = not decided and (alone.shown or alone.refuted)
     groups = groups if first == names[0] else groups[::-1]
@@ -210,11 +210,11 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     doubt = "which other programs may have caused" if by_load else "which may be chance"
     if shown.is_level and not decided:
         verdict = f"{first} and {second} were tied."
-    elif decided and question.objective != "accuracy" and qualities.is_far_worse:
+    elif decided and not question.objective.of_models and qualities.is_far_worse:
         verdict = f"{first} was {words}, but {qualities.against}."
     else:
         verdict = f"use {first}: it was {words}." if decided else f"{first} was {words}, {doubt}."
-    span = f"{found} (95 % interval)" if (found := shown.range(question.kind)) else (
+    span = f"{found} (95 % interval)" if (found := shown.range(question.wording)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     sizes = sorted({len(side) for cell in cells for side in cell})
     one = "one pair of configurations" if sizes == [1] else (
@@ -223,7 +223,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     count = counted(len(differences), "repetition")
     looks = max(question.standing.looks, len(differences))
     how_to_fix = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
-    return Between(names, question.objective, verdict, f"{span}, over {pairs}, in {count}.", how_to_fix, lead,
+    return Between(names, question.objective.name, verdict, f"{span}, over {pairs}, in {count}.", how_to_fix, lead,
                    len(cells), len(differences), _caveats(question, (first, second), groups, qualities))
 
 
@@ -234,7 +234,7 @@ def _caveats(
     rows = [one.row for group in groups for one in group]
     load = load_note([result for row in rows for result in row.results]) if question.slowed else ""
     found = [f"{load}, for which the range allows"] if load else []
-    if question.objective != "accuracy" and qualities.differ:
+    if not question.objective.of_models and qualities.differ:
         first, second = (qualities.quality.text(mean or 0.0) for mean in qualities.means)
         found.append(f"{qualities.quality.heading} {first} of {names[0]} against {second} of {names[1]}")
     return tuple(map(as_sentence, found))

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from velodrome.judge.decide import Range
+from velodrome.judge.objective import Wording
 
 Scale = Literal["ratio", "points"]
-#: What a lead is in, which decides how it is called: faster, cheaper or just better.
-Kind = Literal["speed", "cost", "quality"]
 #: From this ratio on, "so many times" reads better than a percentage.
 _TIMES = 2.0
 #: Less than these rounds to nothing in words.
@@ -64,28 +63,28 @@ class Lead:
         low, high = (None if end is None else turned(end) for end in (self.high, self.low))
         return Lead(turned(self.estimate), low, high, self.scale)
 
-    def plain(self, rival: str, kind: Kind) -> str:
+    def plain(self, rival: str, wording: Wording) -> str:
         """`62 % faster than torch/ddp`, `2.4 times as fast as torch/ddp`; without the rival if it has no name."""
-        words = self._end(self.estimate, kind)
+        words = self._end(self.estimate, wording)
         return f"{words} {'as' if ' times as ' in words else 'than'} {rival}" if rival else words
 
-    def range(self, kind: Kind) -> str:
+    def range(self, wording: Wording) -> str:
         """`38 % to 90 %`, `2.1 to 3.6 times`, `from 4 % slower to 11 % faster`; empty if nothing is known."""
         if self.low is None or self.high is None:
             return ""
         if self.low < self.equal:
-            return self.span(kind)
+            return self.span(wording)
         if self.scale == "points":
             return f"{_tenths(self.low)} to {self.high:.1f} points"
-        low, high = (self._amount(end, kind, down=end is self.low) for end in (self.low, self.high))
+        low, high = (self._amount(end, wording, down=end is self.low) for end in (self.low, self.high))
         if self.high > _NOTHING * self.low:
             return f"at least {low}"
         return f"{low.removesuffix(' times') if high.endswith(' times') else low} to {high}"
 
-    def _amount(self, value: float, kind: Kind, *, down: bool) -> str:
+    def _amount(self, value: float, wording: Wording, *, down: bool) -> str:
         """`38 %` or `2.4 times`, as the lead itself; rounded down where it is the lower end of a range."""
-        if kind == "cost" or self.estimate < _TIMES:
-            share = _saved(value) if kind == "cost" else value - 1
+        if wording.saves or self.estimate < _TIMES:
+            share = _saved(value) if wording.saves else value - 1
             return _percent_down(share) if down else _percent(share)
         return f"{_number_down(value) if down else _number(value)} times"
 
@@ -134,30 +133,29 @@ class Lead:
             return "less than 0.1 %"
         return f"{_number(apart)} times" if apart >= _TIMES else _percent(apart - 1)
 
-    def span(self, kind: Kind) -> str:
+    def span(self, wording: Wording) -> str:
         """`from 4 % slower to 11 % faster`: where a lead that is not shown may lie; empty if nothing is known."""
         if self.low is None or self.high is None:
             return ""
         if self.scale == "ratio" and (self.high > _NOTHING or self.low < 1 / _NOTHING):
             return ""
-        return f"from {self._end(self.low, kind)} to {self._end(self.high, kind)}"
+        return f"from {self._end(self.low, wording)} to {self._end(self.high, wording)}"
 
-    def _end(self, value: float, kind: Kind) -> str:
+    def _end(self, value: float, wording: Wording) -> str:
         if self.scale == "points":
             unit = "point" if f"{abs(value):.1f}" == "1.0" else "points"
-            return f"{abs(value):.1f} {unit} {'better' if value >= 0 else 'worse'}"
-        if kind == "cost":
+            return f"{abs(value):.1f} {unit} {wording.better if value >= 0 else wording.worse}"
+        if wording.saves:
             if value >= 1:
-                return f"{_percent(_saved(value))} cheaper"
+                return f"{_percent(_saved(value))} {wording.better}"
             if value <= 1 / _TIMES:
-                return f"{_number(1 / value)} times as expensive"
-            return f"{_percent(1 / value - 1)} more expensive"
-        better, worse, as_ = ("faster", "slower", "as fast") if kind == "speed" else ("better", "worse", "as good")
+                return f"{_number(1 / value)} times {wording.times_as}"
+            return f"{_percent(1 / value - 1)} {wording.worse}"
         if value >= _TIMES:
-            return f"{_number(value)} times {as_}"
+            return f"{_number(value)} times {wording.times_as}"
         if value <= 1 / _TIMES:
-            return f"{_number(1 / value)} times {worse}"
-        return f"{_percent(abs(value - 1))} {better if value >= 1 else worse}"
+            return f"{_number(1 / value)} times {wording.worse}"
+        return f"{_percent(abs(value - 1))} {wording.better if value >= 1 else wording.worse}"
 
 
 def lead_json(lead: Lead | None) -> dict[str, Any]:

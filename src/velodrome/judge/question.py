@@ -18,10 +18,9 @@ from velodrome.judge.compare import Row
 from velodrome.judge.criteria import TOLERANCE
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
 from velodrome.judge.measures import Spread
-from velodrome.judge.phrases import Kind, Lead, Scale
+from velodrome.judge.objective import Objective, Wording
+from velodrome.judge.phrases import Lead, Scale
 from velodrome.tasks.base import Better
-
-_KINDS: dict[str, Kind] = {"accuracy": "quality", "cost": "cost"}
 
 
 @dataclass(frozen=True)
@@ -85,13 +84,15 @@ class Compared:
 class Question:
     """An objective applied to rows: eligible candidates, the measure, and what was excluded and why."""
 
-    objective: str
+    objective: Objective
     candidates: tuple[Candidate, ...]
     better: Better
     #: Writes a value with its unit.
     text: Callable[[float], str]
     #: Sentences, without their full stop, on configurations that may not win and on what is not settled.
     notes: tuple[str, ...] = ()
+    #: Writes what a success takes, where runs may miss what decides.
+    text_per_success: Callable[[float], str] | None = None
     #: Why no configuration is eligible; empty if one is.
     no_candidates: str = ""
     #: How to fix that.
@@ -121,13 +122,9 @@ class Question:
     twins: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> Kind:
-        """What a lead is in."""
-        return _KINDS.get(self.objective, "speed")
-
-    @property
-    def better_word(self) -> str:
-        return {"speed": "faster", "cost": "cheaper", "quality": "better"}[self.kind]
+    def wording(self) -> Wording:
+        """How a lead is called."""
+        return self.objective.wording
 
     @property
     def slowed(self) -> bool:
@@ -246,9 +243,7 @@ class Question:
 
     def per_success(self, candidate: Candidate) -> str:
         """`12.30 s of training per success`."""
-        training = " of training" if self.objective == "time-to-accuracy" else ""
-        amount = self.text(candidate.value).removesuffix(" a run").partition(" to ")[0]
-        return f"{amount}{training} per success"
+        return f"{(self.text_per_success or self.text)(candidate.value)} per success"
 
     def number(self, candidate: Candidate) -> int:
         """Where it stands among the candidates."""

@@ -104,13 +104,13 @@ def recommend(
             criteria.chosen, "nothing", "no run finished, so there is nothing to compare.", "",
             "`velodrome runs list` and the logs of the runs show why.", caveats=tuple(left_out), configurations=counts)
     if not question.candidates:
-        reason = question.no_candidates or f"no run measured what {question.objective} needs"
+        reason = question.no_candidates or f"no run measured what {question.objective.name} needs"
         return Recommendation(
-            question.objective, "nothing", f"{reason}.", "", f"{question.fix or 'choose another objective'}.",
+            question.objective.name, "nothing", f"{reason}.", "", f"{question.fix or 'choose another objective'}.",
             caveats=(*map(as_sentence, question.notes), *left_out), configurations=counts)
     choice = choose(question)
     answer, reasons = _worded(question, choice, commands), unreliable(question, choice)
-    if question.one_seed and choice.decision == "open" and (question.objective == "accuracy" or question.seen_worse):
+    if question.one_seed and choice.decision == "open" and (question.objective.of_models or question.seen_worse):
         answer = replace(answer, next=OTHER_SEEDS)
     if reasons:
         answer = replace(answer, verdict=_doubted(question, answer), next=_next_if_doubted(question, answer, commands))
@@ -136,7 +136,7 @@ def _worded(question: Question, choice: Choice, commands: Commands) -> Recommend
     words = (_less_accurate if unsure else form)(question, choice, commands)
     more_runs = None if unsure or words.needed is None else words.needed.repetitions
     answer = Recommendation(
-        question.objective, choice.decision, words.verdict, words.why, words.next, choice.chosen.name,
+        question.objective.name, choice.decision, words.verdict, words.why, words.next, choice.chosen.name,
         more_runs=more_runs, distribute=choice.distribute, needed=words.needed,
     )
     if choice.rival is None:
@@ -184,8 +184,8 @@ def _ahead(question: Question, first: Candidate, second: Candidate, what: str = 
     repetitions = f"in {of_all} repetition{'' if both == 1 else 's'}" if both and first.attempts is None else ""
     if repetitions and kept < both:
         repetitions += ", without stragglers"
-    inside = " ".join(part for part in (question.lead(first, second).range(question.kind), repetitions) if part)
-    return f"{question.lead(first, second).plain(called, question.kind)}{f' ({inside})' if inside else ''}"
+    inside = " ".join(part for part in (question.lead(first, second).range(question.wording), repetitions) if part)
+    return f"{question.lead(first, second).plain(called, question.wording)}{f' ({inside})' if inside else ''}"
 
 
 def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Sequence[Candidate]) -> str:
@@ -217,7 +217,7 @@ def _level(question: Question, choice: Choice, commands: Commands) -> Words:
     reason = f"the simplest of {len(question.survivors)} that differ by less than {most}"
     if plain and all(candidate.distributed for candidate in others):
         reason = f"distributing gains less than {most}"
-    names, span = in_list([candidate.name for candidate in others]), lead.range(question.kind)
+    names, span = in_list([candidate.name for candidate in others]), lead.range(question.wording)
     why = f"{_against(question, chosen, rival)} for {names}: {lead.size} apart{f' ({span})' if span else ''}."
     advice = one_is_enough(question, chosen) if plain else more_workers(question, chosen)
     return Words(f"use {chosen.name}: {reason}.", why, commands.after(advice))
@@ -235,11 +235,11 @@ def _open(question: Question, choice: Choice, commands: Commands) -> Words:
         seen = f"in one {_try(question)} of each, which may be chance"
         if both > 1:
             seen = f"in {_times(ahead, both)}{_not_yet(question, needed)}"
-        verdict = f"use {chosen.name} for now: it was {lead.plain(other.name, question.kind)} {seen}."
+        verdict = f"use {chosen.name} for now: it was {lead.plain(other.name, question.wording)} {seen}."
     elif chosen is leader or lead.is_level:
-        verdict = f"use {chosen.name} for now: nothing else was clearly {question.better_word}."
+        verdict = f"use {chosen.name} for now: nothing else was clearly {question.wording.better}."
     else:
-        words = lead.plain("", question.kind).strip()
+        words = lead.plain("", question.wording).strip()
         but = f"only {words}" if ahead == both else f"{words} on average but ahead in only {_times(ahead, both)}"
         verdict = f"use {chosen.name} for now: {leader.name} was {but}."
     whose = "" if other.name in verdict else f" for {other.name}"
@@ -286,7 +286,7 @@ def _not_yet(question: Question, needed: RunsNeeded) -> str:
 def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
     """The one that leads seems to learn less: another is recommended, and the reader told what the choice is."""
     chosen, leader = choice.chosen, choice.against
-    words = question.lead(leader, chosen).plain("", question.kind).strip()
+    words = question.lead(leader, chosen).plain("", question.wording).strip()
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
     unproven = "one training of each does" if question.one_seed else "so few runs do"
     why = f"{_ahead(question, leader, chosen)}; {unproven} not prove either accuracy."
@@ -302,9 +302,9 @@ def _unsure(question: Question, leader: Candidate, rival: Candidate) -> str:
         what = _try(question)
         runs = f"one {what}" if fewest == 1 or what == "training" else f"{fewest} runs"
         return f"{lead.size} apart, and {runs} of each cannot rule out chance"
-    if not (span := lead.span(question.kind)):
+    if not (span := lead.span(question.wording)):
         idle = question.idle.standing.lead(question.number(leader), question.number(rival))
-        by_load = question.slowed and Lead.of(idle, question.scale).span(question.kind)
+        by_load = question.slowed and Lead.of(idle, question.scale).span(question.wording)
         why = "other programs may have made that difference" if by_load else "the runs scatter too much to tell"
         return f"{lead.size} apart, and {why}"
     return f"{lead.size} apart, and {leader.name} may be anything {span}"

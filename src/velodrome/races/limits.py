@@ -16,6 +16,7 @@ from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import REPEATED_SHARE, Affordable, afford, contenders
 from velodrome.judge.configuration import Configuration, names_of
 from velodrome.judge.estimate import Estimate
+from velodrome.judge.objective import objective_of
 from velodrome.judge.phrases import as_option, in_full, in_list
 from velodrome.judge.phrases import in_words as duration
 from velodrome.races.folder import RaceFolder
@@ -153,7 +154,7 @@ def fewer_steps_note(
     """How to learn which configuration is fastest without whole trainings, of a race that is too long for its budget or
     for a short wait; empty if it is not, or if it is about more than speed."""
     least = 0.9 * (race.budget or _LONG_WAIT)
-    if len(jobs) < 2 or race.objective == "accuracy" or any(
+    if len(jobs) < 2 or (race.objective and not objective_of(race.objective).timed) or any(
             job.script is not None or job.target or job.steps or not estimates[key].measured
             for key, job in jobs.items()):
         return ""

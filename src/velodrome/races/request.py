@@ -20,7 +20,7 @@ from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
 from velodrome.job.result import Result
 from velodrome.job.values import in_words
-from velodrome.judge.criteria import OBJECTIVES
+from velodrome.judge.objective import objective_of
 from velodrome.run.attempt import JobFailed
 from velodrome.run.state import RunState
 from velodrome.run.trust import Code, admit_file, admit_race
@@ -100,8 +100,8 @@ def merge(
                          f"{budget.strip()}s, or hours and minutes as 1h30m")
     content.update({name: value for name, value in (fields or {}).items() if value is not None})
     asked = parse_race(content)
-    if asked.objective is not None and asked.objective not in OBJECTIVES:
-        raise BadRequest(f"--objective {asked.objective!r} is unknown: choose one of {', '.join(OBJECTIVES)}")
+    if asked.objective is not None:
+        objective_of(asked.objective)
     return asked
 
 

@@ -12,7 +12,8 @@ from velodrome.judge.budget import saving
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note, host_lines
 from velodrome.judge.configuration import implementation_lines, text_of, varied
-from velodrome.judge.criteria import OBJECTIVES, Criteria
+from velodrome.judge.criteria import Criteria
+from velodrome.judge.objective import OBJECTIVES
 from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.hosts import rates
@@ -72,7 +73,8 @@ def make_report(record: load.RaceRecord, criteria: Criteria | None = None) -> Re
     """Judge a race, by default by its own criteria, and gather everything that its report has."""
     judgement = record.judged(criteria)
     rows, chosen, target = judgement.rows, judgement.criteria.chosen, judgement.criteria.shown_target
-    objectives = [name for name in OBJECTIVES if name != chosen and (target or name != "time-to-accuracy")]
+    objectives = [name for name, objective in OBJECTIVES.items()
+                  if name != chosen and (target or not objective.needs_target)]
     answers = tuple(Answer(task.task, task.answer, tuple(map(task.by, objectives)) if task.rows else ())
                     for task in judgement.by_task)
     pairwise = [tables.pairwise_table(task.question, task.answer.best, number)

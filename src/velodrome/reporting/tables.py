@@ -288,8 +288,8 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
     apart = "how many points" if question.scale == "points" else "how many times"
     return Table(
         "pairwise" if number == 1 else f"pairwise-{number}", f"{best} compared with the others",
-        f"By {question.objective}: {apart} better the recommended configuration is, with the range in which the true "
-        "difference lies. Means and leads are of the repetitions that both ran until one of them was out, without "
+        f"By {question.objective.name}: {apart} better the recommended configuration is, with the range in which the "
+        "true difference lies. Means and leads are of the repetitions that both ran until one of them was out, without "
         "stragglers; the table of results has all runs. The ranges allow for all configurations and for looking after "
         "every repetition: the chance that anything said to be beaten is not worse is 5 % for the whole race.",
         (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
