@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-
 #: TensorFlow's names for our roles.
 TASKS = {"worker": "worker", "server": "ps", "chief": "chief"}
 

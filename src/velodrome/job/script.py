@@ -18,7 +18,7 @@ from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
 NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
-#: Placeholders that differ by process: what TensorFlow calls its role and rank, and the addresses of servers and workers.
+#: Placeholders that differ by process: its role and rank as TensorFlow calls them, and the addresses of all.
 PROCESS_NAMES = ("role", "index", "ps_hosts", "worker_hosts")
 #: What scripts call them.
 _CALLED = {"job_name": "role", "task_type": "role", "task_index": "index", "task_id": "index"}
@@ -57,8 +57,8 @@ def _check_process_names(job: Job) -> None:
     for match in _PLACEHOLDER.finditer(job.script_args):
         name = match[1].strip()
         if name == "ps_hosts" and not job.servers:
-            raise BadRequest(f"--script-args {job.script_args!r}: '{{ps_hosts}}' are the addresses of parameter servers, "
-                             "and this job has none: give --servers 1")
+            raise BadRequest(f"--script-args {job.script_args!r}: '{{ps_hosts}}' are the addresses of parameter "
+                             "servers, and this job has none: give --servers 1")
         if not job.servers or name in (*NAMES, *PROCESS_NAMES) or not name.isidentifier():
             continue
         if name in _CALLED or similar_names(name, PROCESS_NAMES):
@@ -290,7 +290,7 @@ def refuse_without_script(job: Job) -> None:
 
 
 def words_of(job: Job, world: World | None = None) -> list[str]:
-    """The arguments of the script, as a shell would split them, with the values of the job, and of one of its processes,
+    """The arguments of the script, as a shell would split them, with the values of the job and of one of its processes
     for placeholders."""
     try:
         return shlex.split(filled(job, world))
