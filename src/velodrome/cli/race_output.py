@@ -24,7 +24,6 @@ from velodrome.judge.conditions import is_loaded
 from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
 from velodrome.judge.measures import THROUGHPUT, Ratio
 from velodrome.judge.phrases import in_full, in_words
-from velodrome.races.check import CheckedRace
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import RaceObserver
 from velodrome.reporting.tables import MeasureColumn, columns_of, ratios_of_fewer
@@ -56,14 +55,13 @@ class TerminalRace(RaceObserver):
     def note(self, text: str) -> None:
         error_console.print(text, highlight=False, soft_wrap=True, markup=False)
 
-    def skips(self, checked: CheckedRace) -> bool:
+    def skips(self, reasons: Sequence[str], others: int, total: int) -> bool:
         if not (self._asks and sys.stdin.isatty() and sys.stderr.isatty()):
             return False
         self._progress.end()
-        for reason in checked.reasons:
+        for reason in reasons:
             complain(reason)
-        total = len(checked.entries) + len(checked.skipped)
-        if not typer.confirm(f"Run the other {len(checked.entries)} of {total} jobs?", default=True, err=True):
+        if not typer.confirm(f"Run the other {others} of {total} jobs?", default=True, err=True):
             raise typer.Exit(2)
         return True
 

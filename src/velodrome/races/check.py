@@ -54,9 +54,7 @@ class CheckedRace:
         return [f"{reason} ({_whose(entries, total)})" for reason, entries in self.unavailable.items()]
 
     def refuse_unavailable(self) -> None:
-        """Refuse the race if not all of it can run."""
-        if not self.unavailable:
-            return
+        """Refuse the race, because not all of it can run."""
         rest = len(self.entries)
         out = f"\nadd --skip-unavailable to run the other {_jobs(rest)}" if rest else ""
         raise BadRequest(refusal(self.reasons) + out)

@@ -121,8 +121,11 @@ def plan_race(asked: RaceRequest, cluster: Cluster, observer: RaceObserver = SIL
     if asked.on is not None:  # which wins over the field, and the stored race keeps the field
         raced = race.model_copy(update={"job": {key: value for key, value in race.job.items() if key != "on"}})
     checked = check_race(raced, cluster, folder.finished(), observer.data)
-    if checked.unavailable and not (checked.entries and (asked.skip_unavailable or observer.skips(checked))):
-        checked.refuse_unavailable()
+    if checked.unavailable:
+        able = len(checked.entries)
+        if not able or not (asked.skip_unavailable
+                            or observer.skips(checked.reasons, able, able + len(checked.skipped))):
+            checked.refuse_unavailable()
     jobs = [entry.job for entry in checked.entries]
     costs = Costs.stored(folder, jobs, cluster, warm=asked.warm)
     planned = plan_entries(folder, race, checked.entries, cluster, costs)

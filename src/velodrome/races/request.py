@@ -27,7 +27,6 @@ from velodrome.run.trust import Code, admit_file, admit_race
 
 if TYPE_CHECKING:
     from velodrome.judge.judge import Dropped
-    from velodrome.races.check import CheckedRace
     from velodrome.races.plan import PlannedRace
 
 
@@ -153,8 +152,8 @@ class RaceObserver:
     def data(self, done: int, total: int, label: str) -> None:
         """How much of a data set has been fetched or read."""
 
-    def skips(self, checked: CheckedRace) -> bool:
-        """Whether to run what can run of a race of which not everything can."""
+    def skips(self, reasons: Sequence[str], others: int, total: int) -> bool:
+        """Whether to run the `others` of all jobs, where the rest cannot run for these reasons."""
         return False
 
     def planned(self, plan: PlannedRace) -> RaceObserver:
