@@ -81,3 +81,25 @@ def test_a_torchrun_script_reaches_the_same_weights_and_metric_as_under_torchrun
     assert printed is not None, done.stderr
     assert np.array_equal(np.load(folder / "weights-0.npy"), ours), done.stderr
     assert float(printed[1]) == pytest.approx(result["test"]["accuracy"], abs=1e-4)
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="tensorflow is not installed")
+@pytest.mark.parametrize(("servers", "more"), [
+    pytest.param(1, "", id="synchronous"),
+    pytest.param(2, " --asynchronous", id="asynchronous-two-servers", marks=pytest.mark.slow),
+])
+def test_workers_move_two_numbers_on_servers_towards_a_sum(
+    velodrome: Any, folder: Path, no_strays: None, servers: int, more: str
+) -> None:
+    arguments = "--job_name={role} --task_index={index} --ps_hosts={ps_hosts} --worker_hosts={worker_hosts}"
+    done = velodrome(
+        "train", "--script", "examples/script_servers.py", "--script-args", f"{arguments} --iterations 40{more}",
+        "--workers", 2, "--servers", servers, "--engine", "tensorflow", "--name", "a", "--json",
+    )
+    assert done.code == 0, done.text
+    result = done.json()
+    assert (result["workers"], result["servers"], result["steps"]) == (2, servers, 20), "each does its share"
+    # 40 updates of 0.02 % of the distance each, synchronous ones of two workers from the same point, begin near zero.
+    assert result["test"]["distance_error"] == pytest.approx((1 - 0.0002) ** 40, abs=0.02)
+    assert result["seconds"]["train"] >= 20 * 0.01
+    assert result["seconds"]["startup"] > result["seconds"]["evaluate"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from velodrome.catalog.world import Member, worlds
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job, make_job
 from velodrome.job.names import expand
@@ -90,6 +91,40 @@ def test_a_placeholder_that_cannot_be_computed_is_refused_in_a_sentence(argument
         resolve(Job(script="a.py", script_args=arguments, workers=3))
     assert sentence in str(refused.value)
     assert f"--script-args {arguments!r}" in str(refused.value)
+
+
+CLASSIC = "--job_name={role} --task_index={index} --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} --lr {64/workers}"
+
+
+def test_every_process_of_a_script_has_its_role_and_everybodys_addresses_in_its_arguments() -> None:
+    job = resolve(Job(script="a.py", script_args=CLASSIC, workers=2, servers=1), "torch")
+    members = [Member("worker", 0, "a", 1), Member("worker", 1, "b", 2), Member("server", 0, "fe80::1", 3)]
+    everybody = ["--ps_hosts=[fe80::1]:3", "--worker_hosts=a:1,b:2", "--lr", "32"]
+    assert [words_of(job, world) for world in worlds(members)] == [
+        ["--job_name=worker", "--task_index=0", *everybody], ["--job_name=worker", "--task_index=1", *everybody],
+        ["--job_name=ps", "--task_index=0", *everybody]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "servers", "sentence"),
+    [
+        pytest.param("--ps {ps_hosts}", 0, "'{ps_hosts}' are the addresses of parameter servers, and this job has none",
+                     id="no-servers"),
+        pytest.param("--ps {ps_host}", 1, "no placeholder '{ps_host}': did you mean 'ps_hosts'", id="misspelled"),
+        pytest.param("--task {task_index}", 1, "no placeholder '{task_index}': write {index}", id="name-of-scripts"),
+        pytest.param("--task {index+1}", 1, "names 'index', which is no field", id="computed"),
+    ],
+)
+def test_a_placeholder_of_a_process_that_does_not_exist_is_refused(arguments: str, servers: int, sentence: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        resolve(Job(script="a.py", script_args=arguments, servers=servers))
+    assert sentence in str(refused.value)
+    assert f"--script-args {arguments!r}" in str(refused.value)
+
+
+def test_with_servers_other_braces_are_still_of_the_script() -> None:
+    job = resolve(Job(script="a.py", script_args="--save w-{rank}-{epoch}.npy", servers=1))
+    assert words_of(job) == ["--save", "w-{rank}-{epoch}.npy"]
 
 
 def test_a_field_that_arguments_pass_on_varies_in_a_race_and_is_part_of_names() -> None:

@@ -15,8 +15,8 @@ from velodrome.judge.accuracy_guard import Guarded, guard
 from velodrome.judge.candidates import ask
 from velodrome.judge.criteria import Criteria, Tolerances
 from velodrome.tasks.correctness_bits import encode
-from velodrome.tasks.registry import LanguageModel
 from velodrome.tasks.supervised import Classification
+from velodrome.tasks.text import LanguageModel
 
 pytestmark = pytest.mark.unit
 ACCURACY = Classification().metric

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from velodrome.tasks.registry import LanguageModel
 from velodrome.tasks.supervised import Classification, MultiLabel
+from velodrome.tasks.text import LanguageModel
 
 pytestmark = pytest.mark.unit
 

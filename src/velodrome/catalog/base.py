@@ -176,7 +176,8 @@ def single(implementation: Implementation) -> Strategy:
 SCRIPT_LABEL = "script"
 #: What a script of the user's own is to every engine.
 OF_SCRIPT = Strategy(
-    SCRIPT_LABEL, "your own script: it brings its own distribution", consistency=SCRIPT, listens=("worker",),
+    SCRIPT_LABEL, "your own script: it brings its own distribution", consistency=SCRIPT, roles=("worker", "server"),
+    listens=("worker", "server"),
 )
 
 

@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+#: TensorFlow's names for our roles.
+TASKS = {"worker": "worker", "server": "ps", "chief": "chief"}
+
 
 @dataclass(frozen=True)
 class Member:
@@ -103,8 +106,27 @@ def worlds(members: Sequence[Member]) -> list[World]:
     return [World(tuple(members), member) for member in members]
 
 
+def cluster_of(world: World) -> dict[str, list[str]]:
+    """The addresses of a job's processes by TensorFlow's task type, in the order of their ranks."""
+    roles = dict.fromkeys(member.role for member in world.members)
+    return {TASKS[role]: [member.address for member in world.of_role(role)] for role in roles}
+
+
+def task_of(world: World) -> tuple[str, int]:
+    """TensorFlow's task type and index of this process."""
+    return TASKS[world.me.role], world.me.rank
+
+
+def tensorflow(world: World) -> dict[str, str]:
+    """The variable by which TensorFlow knows the cluster, and which task of it this process is."""
+    task, index = task_of(world)
+    return {"TF_CONFIG": json.dumps({"cluster": cluster_of(world), "task": {"type": task, "index": index}})}
+
+
 def script_environment(world: World) -> Mapping[str, str]:
-    """The variables of one process of a script."""
+    """The variables of one process of a script; only workers are ranks of `torchrun` and Horovod."""
+    if world.me.role != "worker":
+        return tensorflow(world)
     hosts = list(dict.fromkeys(world.hosts))
     return {
         **torchrun(world),
@@ -119,7 +141,7 @@ def script_environment(world: World) -> Mapping[str, str]:
         "TORCHELASTIC_RUN_ID": "velodrome",
         # Nobody but rank 0 itself provides the store at MASTER_PORT.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        **_tensorflow(world),
+        **tensorflow(world),
         **horovod(world),
     }
 
@@ -135,11 +157,6 @@ def torchrun(world: World) -> dict[str, str]:
         "LOCAL_RANK": str(world.me.local_rank),
         "LOCAL_WORLD_SIZE": str(world.local_size),
     }
-
-
-def _tensorflow(world: World) -> dict[str, str]:
-    cluster = {"worker": [member.address for member in world.peers]}
-    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": world.me.rank}})}
 
 
 def horovod(world: World) -> dict[str, str]:

@@ -82,7 +82,8 @@ class Job(Optimization):
     )
     script_args: str = Field(
         "", max_length=LONGEST_ARGUMENTS, description="arguments of the script, as in a shell; `{seed}`, `{workers}` "
-        "and computed ones such as `{64/workers}` stand for the job's"
+        "and computed ones such as `{64/workers}` stand for the job's, `{role}`, `{index}`, `{ps_hosts}` and "
+        "`{worker_hosts}` for the process's"
     )
     read: list[str] = Field(
         default_factory=list, description="regular expressions that find figures in what the script prints: each named "
@@ -92,7 +93,8 @@ class Job(Optimization):
         1, le=MOST_PROCESSES, description="training processes (logical devices for mirrored and central-storage)"
     )
     servers: int = Field(
-        0, ge=0, le=MOST_PROCESSES, description="parameter servers, for strategies that have them (1 by default)"
+        0, ge=0, le=MOST_PROCESSES, description="parameter servers, for strategies that have them (1 by default), and "
+        "for scripts (none by default)"
     )
     batch_size: Positive = Field(128, description="examples per batch")
     batch_scope: BatchScope | None = Field(

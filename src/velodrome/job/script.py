@@ -12,11 +12,16 @@ from contextlib import suppress
 from velodrome import files
 from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.catalog.registry import engine
-from velodrome.errors import BadRequest, which_name
+from velodrome.catalog.world import World, cluster_of, task_of
+from velodrome.errors import BadRequest, similar_names, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
 NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
+#: Placeholders that differ by process: its role and rank as TensorFlow calls them, and the addresses of all.
+PROCESS_NAMES = ("role", "index", "ps_hosts", "worker_hosts")
+#: What scripts call them.
+_CALLED = {"job_name": "role", "task_type": "role", "task_index": "index", "task_id": "index"}
 _PLACEHOLDER = re.compile(r"\{([\w\s+*/()-]{1,80})\}")
 _BATCH = re.compile(r"(?<!\S)(--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b))(=|\s+)(\d+)(?!\S)", re.IGNORECASE)
 _BATCH_FLAG = re.compile(r"--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b)", re.IGNORECASE)
@@ -29,10 +34,36 @@ _LENGTH_FLAGS = {
 LONGEST_SCRIPT = 500_000
 
 
-def filled(job: Job) -> str:
-    """The arguments with the job's values in place of placeholders."""
-    return _PLACEHOLDER.sub(lambda match: str(_value(match[1], job)) if _is_meant(match[1]) else match[0],
-                            job.script_args)
+def filled(job: Job, world: World | None = None) -> str:
+    """The arguments with the job's values in place of placeholders; what differs by process only with its world."""
+    ours = {} if world is None else _process_values(world)
+
+    def fill(match: re.Match[str]) -> str:
+        return str(_value(match[1], job)) if _is_meant(match[1]) else ours.get(match[1].strip(), match[0])
+
+    return _PLACEHOLDER.sub(fill, job.script_args)
+
+
+def _process_values(world: World) -> Mapping[str, str]:
+    task, index = task_of(world)
+    hosts = cluster_of(world)
+    return dict(zip(PROCESS_NAMES, (task, str(index), ",".join(hosts.get("ps", ())), ",".join(hosts["worker"])),
+                    strict=True))
+
+
+def _check_process_names(job: Job) -> None:
+    """Refuse placeholders of parameter servers in a job that has none, and in one that has some also names that are
+    similar to ours, which would otherwise be left to the script."""
+    for match in _PLACEHOLDER.finditer(job.script_args):
+        name = match[1].strip()
+        if name == "ps_hosts" and not job.servers:
+            raise BadRequest(f"--script-args {job.script_args!r}: '{{ps_hosts}}' are the addresses of parameter "
+                             "servers, and this job has none: give --servers 1")
+        if not job.servers or name in (*NAMES, *PROCESS_NAMES) or not name.isidentifier():
+            continue
+        if name in _CALLED or similar_names(name, PROCESS_NAMES):
+            meant = f"write {{{_CALLED[name]}}}" if name in _CALLED else which_name(name, PROCESS_NAMES)
+            raise BadRequest(f"--script-args {job.script_args!r}: there is no placeholder '{{{name}}}': {meant}")
 
 
 def fields_in(arguments: str) -> frozenset[str]:
@@ -211,8 +242,8 @@ def _options(text: str) -> list[str]:
 
 #: Fields that mean something for a script; it decides the others itself.
 FIELDS = frozenset({
-    "script", "script_args", "read", "engine", "framework", "strategy", "workers", "threads", "seed", "target",
-    "start_timeout", "stall_timeout", "faults", "checkpoints",
+    "script", "script_args", "read", "engine", "framework", "strategy", "workers", "servers", "threads", "seed",
+    "target", "start_timeout", "stall_timeout", "faults", "checkpoints",
 })
 #: Characters of a pattern: nobody reads longer ones, and compiling them takes time.
 LONGEST_PATTERN = 1_000
@@ -239,6 +270,7 @@ def resolve_script(job: Job, default_engine: str) -> Job:
                 f"{flag(name)}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it "
                 "has such an argument"
             )
+    _check_process_names(job)
     words_of(job)
     for pattern in job.read:
         check_pattern(pattern)
@@ -257,10 +289,11 @@ def refuse_without_script(job: Job) -> None:
             raise BadRequest(f"--{name} {SCRIPT_LABEL!r} is for a script of your own: name it with --script")
 
 
-def words_of(job: Job) -> list[str]:
-    """The arguments of the script, as a shell would split them, with the job's values for placeholders."""
+def words_of(job: Job, world: World | None = None) -> list[str]:
+    """The arguments of the script, as a shell would split them, with the values of the job and of one of its processes
+    for placeholders."""
     try:
-        return shlex.split(filled(job))
+        return shlex.split(filled(job, world))
     except ValueError as error:
         raise BadRequest(f"--script-args {job.script_args!r} cannot be split into words: {error}") from None
 

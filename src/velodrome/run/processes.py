@@ -186,7 +186,7 @@ class ProcessState:
     @property
     def only_serves(self) -> bool:
         """Whether it only answers requests of others: it reports nothing more after it has connected."""
-        return self.phase == "after connect"
+        return self.phase == "after connect" or (self.process.role == "server" and self.phase == "script")
 
     def is_silent(self, limit: float, now: float) -> bool:
         """Whether its heartbeat stopped."""
@@ -260,6 +260,18 @@ def root_cause(states: Iterable[ProcessState], now: float = math.inf) -> Failure
     if not suspects or now - min(suspect.time for suspect in suspects) < _GRACE_SECONDS[suspects[0].doubt]:
         return None
     return suspects[0].failure
+
+
+def script_is_over(states: Iterable[ProcessState]) -> bool:
+    """Whether a script has ended well on every worker, and no server failed before: servers need not end by themselves,
+    and one may fail only because nobody is left."""
+    states = list(states)
+    training = [state for state in states if state.process.role != "server"]
+    if any(state.alive or state.failed for state in training):
+        return False
+    ended = max(state.last_event_time for state in training)
+    return not any(state.failed and (state.error_time or state.exit_time) < ended
+                   for state in states if state.process.role == "server")
 
 
 def not_connected(states: Iterable[ProcessState], limit: float, now: float) -> list[ProcessState]:

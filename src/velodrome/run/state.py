@@ -64,6 +64,11 @@ class Fault:
     end: float | None = None
 
 
+def _is_first(event: Event) -> bool:
+    """Whether an event is of the first rank of those that train."""
+    return event.rank == 0 and event.role != "server"
+
+
 @dataclass
 class RunState:
     """What the events of a run add up to: `add` takes each, once. Moments are by the controller's clock."""
@@ -150,7 +155,7 @@ class RunState:
             case ResourcesEvent():
                 pass
             case ProgressEvent():
-                if event.rank == 0:
+                if _is_first(event):
                     self._add_progress(event, now)
             case PhaseEvent():
                 self._add_phase(event, now)
@@ -214,7 +219,7 @@ class RunState:
         if self._is_earlier(now):
             return
         match event:
-            case PhaseEvent(phase="script", state="begin", rank=0):
+            case PhaseEvent(phase="script", state="begin") if _is_first(event):
                 self._script_began = event
                 self.epochs.clear()  # a script that is resumed begins at the beginning
             case PhaseEvent(phase="import", state="end") if self.script:
@@ -257,7 +262,7 @@ class RunState:
         Epochs and evaluations are those of the chief, so start-up is, too. A script may report an epoch when it is
         over: what counts is the time that the event states, not when it came.
         """
-        if (began := self._script_began) is None or event.rank != 0:
+        if (began := self._script_began) is None or not _is_first(event):
             return None
         return began.controller_time + (event.time - began.time)
 

@@ -25,6 +25,7 @@ from velodrome.run.processes import (
     awaited,
     not_connected,
     root_cause,
+    script_is_over,
     stalled,
 )
 from velodrome.run.state import RunState
@@ -187,9 +188,7 @@ class Supervisor:
                 if self._all_left(now):
                     return None
                 continue
-            # A script is over when it is over on every rank, and each may fail until then.
-            going_on = any(state.alive or state.failed for state in self._states.values())
-            if self._result_time is not None and not going_on:
+            if self._result_time is not None and script_is_over(self._states.values()):
                 return None
             for event in () if self._faults is None else self._faults.advance(group, now):
                 self._record(event)
@@ -278,7 +277,8 @@ class Supervisor:
         by_stacks = self._plan.job.script is not None and cause == "stall" and not certain \
             and not any(state.is_silent(SILENT_SECONDS, self._run.now()) for state in culprits)
         if by_stacks:
-            looked_at += [state for state in alive if state not in looked_at][:MOST_RANKS_OF_SCRIPT]
+            others = [state for state in alive if state not in looked_at and not state.only_serves]
+            looked_at += others[:MOST_RANKS_OF_SCRIPT]
         found = {state.process: group.diagnose(state.process) for state in looked_at}
         for process, diagnosis in found.items():
             with suppress(OSError):

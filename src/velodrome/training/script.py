@@ -60,7 +60,7 @@ def run(context: Context) -> None:
     if scratch := os.environ.get(SCRATCH):
         enter_scratch(Path(scratch), context.folder)
     _choose_interface(context.world)
-    if context.is_chief and len(context.world.peers) > 1 and not redirects():
+    if context.is_chief and len(context.world.members) > 1 and not redirects():
         events.emit("warning", message=EXPOSED)
     recorder = Recorder(context)
     with ExitStack() as stack:
@@ -69,10 +69,12 @@ def run(context: Context) -> None:
             stack.enter_context(read_output(job.read, recorder.log, events))
         stack.callback(figures.listen, None)
         figures.listen(recorder.log)
-        stack.enter_context(rendezvous(context.world, job.start_timeout))
+        if context.role == "worker":
+            stack.enter_context(rendezvous(context.world, job.start_timeout))
         recorder.begin()
         try:
-            with _as_main(path, [job.script, *words_of(job)]) as module, _leaving_by_itself(recorder.finish):
+            words = [job.script, *words_of(job, context.world)]
+            with _as_main(path, words) as module, _leaving_by_itself(recorder.finish):
                 _execute(source, path, module, recorder.imported)
         except SystemExit as end:
             if end.code not in (None, 0):
@@ -204,7 +206,7 @@ def _last_words(script: str, code: Any) -> str:
 def _translate(error: Exception, world: World) -> None:
     """Raise `PeerLost` or `PortTaken` in place of what a framework raised because of them."""
     text = str(error)
-    if len(world.peers) == 1 or not raised_in_library(error):
+    if len(world.members) == 1 or not raised_in_library(error):
         return
     if "EADDRINUSE" in text or "address already in use" in text.lower():
         raise PortTaken(f"port {world.me.port} on {world.me.host} is taken: choose another one") from error

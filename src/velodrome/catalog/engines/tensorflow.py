@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
 from velodrome.catalog.exchange import ASP
 from velodrome.catalog.options import Option, Positive, Request
-from velodrome.catalog.world import World
+from velodrome.catalog.world import World, tensorflow
 from velodrome.errors import BadRequest
 
 MIN_SHARD_BYTES = Option[int | None](
     "min_shard_bytes", Positive | None, None, "for parameter-server: the fewest bytes of a part of the weights, which "
     "are split over the servers; by default 262144",
 )
-#: TensorFlow's names for our roles.
-TASKS = {"worker": "worker", "server": "ps", "chief": "chief"}
-
-
-def cluster_of(world: World) -> dict[str, list[str]]:
-    """The addresses of a job's processes by TensorFlow's task type, in the order of their ranks."""
-    roles = dict.fromkeys(member.role for member in world.members)
-    return {TASKS[role]: [member.address for member in world.of_role(role)] for role in roles}
-
-
-def task_of(world: World) -> tuple[str, int]:
-    """TensorFlow's task type and index of this process."""
-    return TASKS[world.me.role], world.me.rank
 
 
 def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
     if strategy.name not in ("multi-worker-mirrored", "parameter-server"):
         return {}
-    task, index = task_of(world)
-    return {"TF_CONFIG": json.dumps({"cluster": cluster_of(world), "task": {"type": task, "index": index}})}
+    return tensorflow(world)
 
 
 def _refuse_unsplit(job: Request) -> Mapping[str, Any]:

@@ -15,8 +15,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import tensorflow as tf
 
-from velodrome.catalog.engines.tensorflow import cluster_of, task_of
-from velodrome.catalog.world import World
+from velodrome.catalog.world import World, cluster_of, task_of
 from velodrome.engines.tensorflow.networks import network_of
 from velodrome.engines.tensorflow.stock import KerasWeights
 from velodrome.engines.tensorflow.strategies import worker_data

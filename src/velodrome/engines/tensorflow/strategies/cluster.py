@@ -13,8 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from velodrome.catalog.engines.tensorflow import cluster_of, task_of
-from velodrome.catalog.world import Member, World
+from velodrome.catalog.world import Member, World, cluster_of, task_of
 from velodrome.errors import PeerLost, PortTaken, RunFailed, headline
 from velodrome.models.own import quoted_traceback
 from velodrome.training.context import Context, Emitter
