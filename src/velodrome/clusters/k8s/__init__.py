@@ -167,5 +167,5 @@ LAUNCHER = LauncherType(
     "k8s",
     "pods of Kubernetes for each run, reached through its API server only",
     "velodrome.clusters.k8s.launcher:K8sLauncher",
-    here=False, inline="image=NAME,namespace=NAME", needs_options=True, options=K8sOptions, record=RECORD,
+    here=False, inline="image=NAME,namespace=NAME", options=K8sOptions, record=RECORD,
 )

@@ -14,16 +14,20 @@ import signal
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from velodrome.catalog.registry import engine_of
 from velodrome.clusters.k8s import K8sOptions, checks
 from velodrome.clusters.k8s.api import Api
 from velodrome.clusters.k8s.channel import MAIL, PodChannel
 from velodrome.clusters.k8s.job import PodsJob, new_name, submit
-from velodrome.clusters.k8s.manifests import Pod, Run
+from velodrome.clusters.k8s.kubeconfig import find_access
+from velodrome.clusters.k8s.manifests import Pod, Run, role
 from velodrome.clusters.launcher import Allocation, Deliver, Examination, Finding, Launcher, Notice, no_notice
 from velodrome.clusters.remote.allocated import AllocatedGroup, AllocatedLauncher
 from velodrome.clusters.remote.channels import agent_source, agent_words
@@ -150,6 +154,15 @@ class K8sLauncher(AllocatedLauncher):
 
     def prepare_hosts(self, engines: Sequence[str], wheelhouse: Path | None) -> list[dict[str, object]] | None:
         raise BadRequest("--on k8s: pods have what their image has: name an image with velodrome and the engines")
+
+    def remove_leftovers(self) -> list[str]:
+        return checks.clean(self.api)
+
+    def permissions(self) -> str:
+        namespace = self.options.namespace
+        with suppress(VelodromeError):
+            namespace = namespace or find_access(self.options.context).namespace
+        return yaml.safe_dump_all(role(namespace or "default", self.options), sort_keys=False)
 
     @property
     def queue_seconds(self) -> float:
