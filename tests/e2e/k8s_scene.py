@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,13 @@ NAME = "kube"
 class Kube:
     """The cluster as tests use it."""
 
-    def __init__(self, running: server.Kubernetes, api: Api, file: Path) -> None:
-        self.running, self.api, self._file = running, api, file
+    def __init__(self, running: server.Kubernetes, file: Path) -> None:
+        self.running, self._file = running, file
+        self.variables = {"KUBECONFIG": str(running.kubeconfig), "VELODROME_CLUSTERS": str(file)}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("KUBECONFIG", str(running.kubeconfig))
+            self.api = Api.connect(None, None)
+        self.define()
 
     def define(self, **fields: Any) -> None:
         """Let `kube` in clusters.yaml have these options too."""
@@ -72,26 +77,33 @@ class Kube:
         self.api.delete("Pod", self.pods()[pod]["metadata"]["name"], grace=grace)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[server.Kubernetes]:
+@contextmanager
+def running(file: Path) -> Iterator[Kube]:
+    """A cluster, defined in a clusters.yaml; nothing of it is left."""
     server.remove_leftovers()
-    running = server.Kubernetes()
-    yield running
-    folder = running.folder
-    running.close()
-    assert not folder.exists()
+    cluster = server.Kubernetes()
+    try:
+        yield Kube(cluster, file)
+    finally:
+        cluster.close()
+    assert not cluster.folder.exists()
+
+
+@pytest.fixture(scope="module")
+def kube_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    with running(tmp_path_factory.mktemp("k8s") / "clusters.yaml") as kube:
+        yield kube
 
 
 @pytest.fixture
-def kube(cluster: server.Kubernetes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kube]:
+def kube(kube_cluster: Kube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kube]:
     """Nothing of a run is left in the cluster."""
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    monkeypatch.setenv("VELODROME_CLUSTERS", str(tmp_path / "clusters.yaml"))
-    here = Kube(cluster, Api.connect(None, None), tmp_path / "clusters.yaml")
-    here.define()
-    yield here
+    cluster = kube_cluster
+    for name, value in cluster.variables.items():
+        monkeypatch.setenv(name, value)
+    cluster.define()
+    yield cluster
     deadline = time.monotonic() + 30
-    while left := here.left():
+    while left := cluster.left():
         assert time.monotonic() < deadline, f"left: {left}"
         time.sleep(0.2)
-    here.api.close()

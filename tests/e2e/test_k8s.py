@@ -37,8 +37,6 @@ def test_two_pods_train_the_weights_of_one_machine(velodrome: Any, runs: Path, n
     one, other = (load_file(runs / run / "model" / "model.safetensors") for run in ("here", "there"))
     for key, value in one.items():
         np.testing.assert_allclose(other[key], value, rtol=1e-5, atol=1e-6)
-    began = {run["run"]: run["started_training"] - run["started"] for run in (here, there) if "started_training" in run}
-    assert not began or began["there"] - began["here"] < 60
 
 
 def test_ctrl_c_leaves_nothing(scene: Scene, kube: Kube) -> None:
@@ -94,7 +92,7 @@ def test_doctor_examines_the_cluster_and_its_pods(velodrome: Any, kube: Kube) ->
 
 
 def test_clean_removes_finished_runs_and_nothing_else(velodrome: Any, scene: Scene, kube: Kube) -> None:
-    kube.define(lifeline=5, keep=600)
+    kube.define(lifeline=25, keep=600)
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "not-ours"}, "data": {}}
     kube.api.create(other)
     controller = scene.start(*scene.words(*TORCH, "--batch-size", 8, "--epochs", 5000, "--on", NAME))
