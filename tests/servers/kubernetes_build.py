@@ -22,7 +22,7 @@ from pathlib import Path
 import debian
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "kubernetes"
-READY = HOME / "ready-1"
+READY = HOME / "ready-2"
 BINARIES, IMAGES = HOME / "bin", HOME / "images"
 VERSION = "1.20.2"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
@@ -178,8 +178,9 @@ def _make_images() -> None:
         if not pod.exists():
             began, root = time.monotonic(), folder / "root"
             _run(["debootstrap", "--variant=minbase", f"--include={_IN_IMAGE}", "bookworm", root], timeout=1800)
-            shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
-            shutil.rmtree(root / "var" / "lib" / "apt" / "lists", ignore_errors=True)
+            for unused in ("var/cache/apt", "var/lib/apt", "usr/share/doc", "usr/share/man", "usr/share/locale"):
+                shutil.rmtree(root / unused, ignore_errors=True)
+            (root / "root").chmod(0o755)  # folders of this machine below it are mounted in pods
             for device in (root / "dev").iterdir():
                 if not device.is_dir():
                     device.unlink()

@@ -63,7 +63,7 @@ class Kubernetes:
     def close(self) -> None:
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
-        self._guardian.wait(60)
+        self._guardian.wait(120)
 
 
 def _groups(folder: Path) -> list[Path]:

@@ -40,12 +40,18 @@ def address_of(node: str) -> str:
     return f"10.99.0.{node[1:]}"
 
 
+def _in_memory(folder: Path) -> None:
+    """A folder that is gone with its namespace, in no time."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4g,mode=755", "velodrome-test", str(folder)], check=True)
+
+
 class Node:
     """A network, a mount and a host name of their own, with a containerd and a kubelet."""
 
     def __init__(self, name: str, folder: Path, group: str) -> None:
         self.name, self.folder, self.group = name, folder / name, group
-        self.folder.mkdir()
+        _in_memory(self.folder)
         self.holder = subprocess.Popen(
             ["unshare", "--net", "--mount", "--uts", "--propagation", "private", "sh", "-c",
              f"hostname {name}; echo ready; exec sleep infinity"], stdout=subprocess.PIPE,
@@ -132,6 +138,7 @@ class Inside:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        _in_memory(folder / "etcd")
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self.nodes = {name: Node(name, folder, f"{folder.name}-{name}") for name in _NODES}
         self._network()

@@ -172,7 +172,7 @@ def rbac(name: Name) -> None:
 def clean(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A cluster of Kubernetes, on which finished runs are looked for too.",
+        typer.Argument(metavar="NAME", help="A cluster of Kubernetes, on which finished runs are looked for too.",
                        autocompletion=completion.launchers),
     ] = None,
     json: Json = False,
