@@ -22,7 +22,7 @@ from velodrome.clusters.interrupts import rollback
 from velodrome.clusters.k8s import RECORD, K8sOptions
 from velodrome.clusters.k8s.api import Api, ApiError, NoAnswer
 from velodrome.clusters.k8s.manifests import MANAGED, MANAGER, POD, RUN, Run, manifests, owned_by
-from velodrome.clusters.k8s.reasons import PodState, refusal, state_of
+from velodrome.clusters.k8s.reasons import PodState, holds_a_process, refusal, state_of
 from velodrome.clusters.launcher import AllocationEnded, Notice
 from velodrome.clusters.remote.allocated import HostJob, StillQueued
 from velodrome.errors import BadRequest, VelodromeError
@@ -283,7 +283,7 @@ class PodsJob(HostJob):
         files.write_text(folder / RECORD, json.dumps(record.model_dump(), indent=2) + "\n")
 
     def release(self) -> None:
-        """Remove everything of the run, and wait until its pods are gone."""
+        """Remove everything of the run, and wait until no process of it is left."""
         if self._released.is_set():
             return
         self._released.set()
@@ -304,7 +304,7 @@ class PodsJob(HostJob):
 
 
 def remove(api: Api, selector: str) -> list[str]:
-    """Delete everything that carries these labels; the names of the pods that are still there."""
+    """Delete everything that carries these labels; the names of the pods whose containers still run."""
     left = []
     for kind in KINDS:
         try:
@@ -315,7 +315,7 @@ def remove(api: Api, selector: str) -> list[str]:
             raise
         for item in items:
             name = item["metadata"]["name"]
-            if kind == "Pod":
+            if kind == "Pod" and holds_a_process(item):
                 left.append(name)
             if not item["metadata"].get("deletionTimestamp"):
                 api.delete(kind, name, grace=1 if kind == "Pod" else None)

@@ -77,6 +77,16 @@ def state_of(pod: Object | None, events: Sequence[Object] = (), *, seen: bool = 
     return _waiting(pod, waiting or {}, events, name, node)
 
 
+def holds_a_process(pod: Object) -> bool:
+    """Whether a process may run in a pod that is being deleted: kubelets take seconds to forget one that has ended."""
+    status = pod.get("status") or {}
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return False
+    if not status.get("containerStatuses"):  # a pod without a node is deleted at once
+        return bool((pod.get("spec") or {}).get("nodeName"))
+    return "terminated" not in (_container(status).get("state") or {})
+
+
 def _container(status: Object) -> Object:
     statuses = status.get("containerStatuses") or []
     return next((each for each in statuses if each.get("name") == CONTAINER), {})
