@@ -316,15 +316,17 @@ class Inside:
         """DNS: dnsmasq with the endpoints of the headless services."""
         hosts = self.folder / "hosts"
         hosts.touch()
-        self.start("dns", self.nodes["n1"].enter(
+        threading.Thread(target=self._feed, args=(hosts, self.nodes["n1"].enter(
             "dnsmasq", "--keep-in-foreground", "--no-resolv", "--no-hosts", f"--addn-hosts={hosts}", "--user=root",
             f"--listen-address={_API}", "--bind-interfaces", "--local=/cluster.local/", "--pid-file=", "--local-ttl=0",
-        ))
-        threading.Thread(target=self._feed, args=(hosts,), daemon=True).start()
+        )), daemon=True).start()
 
-    def _feed(self, hosts: Path) -> None:
+    def _feed(self, hosts: Path, words: list[str]) -> None:
         before = ""
+        self.start("dns", words)
         while True:
+            if self.programs["dns"].poll() is not None:  # a signal may come before it is ready for one
+                self.start("dns", words)
             with suppress(OSError, ValueError, KeyError, TypeError):
                 rows = []
                 for item in json.loads(self.ask("api/v1/endpoints"))["items"]:
