@@ -41,6 +41,7 @@ class AttachedLauncher(K8sLauncher):
         if not job.is_alive():
             raise BadRequest(f"run {folder.name!r}: its pods {record.run!r} are not running any more; `velodrome "
                              f"resume {folder.name}` with the same --on starts it again")
+        job.refresh()
         self._job = job
         #: Whether the pods have not been taken over yet.
         self._untouched = True
