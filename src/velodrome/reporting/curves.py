@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.job.values import Target
 from velodrome.judge.compare import Row, quality_of, tasks_of
-from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
 from velodrome.judge.measures import THROUGHPUT, Measure, Ratio
 from velodrome.reporting.figures import (
     INK,
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
 MOST_PANELS = 9
 #: Tasks whose curves are drawn; each has figures of its own.
 MOST_TASKS = 6
-
-
-def rest_of(rows: Sequence[Row]) -> dict[str, str]:
-    """What distinguishes configurations of one strategy and size: `batch 64`; empty if nothing does."""
-    configurations = [row.configuration for row in rows]
-    batch = ["batch_size"] if "batch_size" in varied(configurations) else []
-    differing = [*batch, *distinguishing_fields(configurations)]
-    short = short_forms(configurations)
-    found = {}
-    for row in rows:
-        parts = words_of(row.configuration, differing, short)
-        if row.servers > 1:
-            parts.append(f"{row.servers} servers")
-        found[row.name] = ", ".join(parts)
-    return found
 
 
 def fastest(rows: Sequence[Row], most: int) -> list[Row]:

@@ -12,8 +12,8 @@ from velodrome.events.fields import RESOURCES
 from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.measures import BY_NAME
-from velodrome.reporting.curves import cut, fastest, rest_of
-from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure
+from velodrome.reporting.curves import cut, fastest
+from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure, rest_of
 from velodrome.reporting.series import LOOPBACK, NETWORK, FaultSpan, RunSeries, merged, name_of
 from velodrome.reporting.tables import ordered
 
