@@ -224,13 +224,13 @@ BY_NAME = {measure.name: measure for measure in MEASURES}
 
 def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
     """How good the models of users' own tasks and scripts are: the metric that decides in each."""
-    found = {}
+    metrics = {}
     for result in results:
         own = is_own(result.task or "") or result.task == Script.name
         metric = task_of_result(result).metric if own else None
         if metric is not None and metric.name not in BY_NAME:
-            found[metric.name] = metric
-    return tuple(map(_of_metric, found.values()))
+            metrics[metric.name] = metric
+    return tuple(map(_of_metric, metrics.values()))
 
 
 def measures_of(results: Sequence[Result]) -> tuple[Measure, ...]:

@@ -155,20 +155,20 @@ class Looks:
 
         rests = list(dict.fromkeys(rest for _, rest in self.marker))
         if len(rests) < 2 or len(self.colour) > len(COLOURS):
-            found = [
+            handles = [
                 Line2D([], [], color=self.colour[label], marker=marker, linestyle="",
                        label=cut(f"{label}, {rest}" if rest else label))
                 for (label, rest), marker in self.marker.items()
             ]
         else:
-            found = [Line2D([], [], color=colour, label=label) for label, colour in self.colour.items() if colours]
+            handles = [Line2D([], [], color=colour, label=label) for label, colour in self.colour.items() if colours]
             first = next(iter(self.colour))
-            found += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
+            handles += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
                       for rest in rests if rest]
         if workers:
-            found += [Line2D([], [], color=INK, linestyle=style, label=counted(count, "worker"))
+            handles += [Line2D([], [], color=INK, linestyle=style, label=counted(count, "worker"))
                       for count, style in self.style.items()]
-        return found[:MOST_LINES]
+        return handles[:MOST_LINES]
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None:

@@ -80,7 +80,7 @@ def _achieved(row: Row, name: str) -> bool:
 
 def _best_ratios(rows: Sequence[Row], name: str) -> dict[str, float | None]:
     """For each row, by name, the best ratio of its task."""
-    found: dict[str, float | None] = {}
+    bests: dict[str, float | None] = {}
     for members in tasks_of(rows).values():
         doubtful = suspects(members)
         others = [held.estimate for row in members
@@ -88,8 +88,8 @@ def _best_ratios(rows: Sequence[Row], name: str) -> dict[str, float | None]:
         best = max(others, default=0.0)
         # A single ratio, or a best one that is slower than its baseline, is not marked.
         marked = len(others) > 1 and (best > 1 or name == "efficiency")
-        found.update({row.name: best if marked and _achieved(row, name) else None for row in members})
-    return found
+        bests.update({row.name: best if marked and _achieved(row, name) else None for row in members})
+    return bests
 
 
 def ratios_of_fewer(rows: Sequence[Row]) -> bool:

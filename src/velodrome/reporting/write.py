@@ -42,15 +42,15 @@ _LATEX_ROWS = 40
 
 def latex_escape(text: str) -> str:
     """Text escaped for LaTeX; characters that plain pdfLaTeX lacks become question marks."""
-    found = []
+    escaped = []
     for character in " ".join(text.split()):
         if character in _LATEX:
-            found.append(_LATEX[character])
+            escaped.append(_LATEX[character])
         elif character.isascii() and character.isprintable():
-            found.append(character)
+            escaped.append(character)
         else:
-            found.append(character if character.isalpha() and ord(character) < 0x180 else "?")
-    return "".join(found)
+            escaped.append(character if character.isalpha() and ord(character) < 0x180 else "?")
+    return "".join(escaped)
 
 
 def markdown_escape(text: str) -> str:

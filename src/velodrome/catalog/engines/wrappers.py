@@ -5,35 +5,33 @@ Their training sides are `engines/accelerate.py`, `engines/fabric.py` and `engin
 
 from __future__ import annotations
 
+from typing import Any
+
 from velodrome.catalog.base import Engine, Implementation, Need, Strategy
 from velodrome.catalog.engines.torch import AUTOGRAD, BATCHES, PROCESS, STOCK_OPTIMIZER, wrapped_strategies
 from velodrome.catalog.engines.torch import ENGINE as TORCH
 from velodrome.catalog.exchange import Exchange
 
-ACCELERATE = Engine(
-    name="accelerate",
-    description="Hugging Face Accelerate around PyTorch",
-    strategies=wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
-    worker="velodrome.engines.accelerate",
-    memory_bytes=350 * 2**20,
-    needs=(Need("accelerate", 'pip install "velodrome[accelerate]"'),),
-    environment=TORCH.environment,
-    packages=("accelerate", "torch"),
-    tasks=TORCH.tasks,
-    tasks_of="torch",
-)
 
-FABRIC = Engine(
-    name="fabric",
-    description="Lightning Fabric around PyTorch",
-    strategies=wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
-    worker="velodrome.engines.fabric",
-    memory_bytes=350 * 2**20,
-    needs=(Need("lightning_fabric", 'pip install "velodrome[fabric]"'),),
-    environment=TORCH.environment,
-    packages=("lightning-fabric", "torch"),
-    tasks=TORCH.tasks,
-    tasks_of="torch",
+def _around_torch(
+    name: str, library: str, package: str, megabytes: int, strategies: tuple[Strategy, ...], **own: Any
+) -> Engine:
+    """An engine that trains with PyTorch, in a library of this package around it."""
+    return Engine(
+        name=name, description=f"{library} around PyTorch", strategies=strategies, worker=f"velodrome.engines.{name}",
+        memory_bytes=megabytes * 2**20,
+        needs=(Need(package.replace("-", "_"), f'pip install "velodrome[{name}]"'),),
+        environment=TORCH.environment, packages=(package, "torch"), tasks=TORCH.tasks, tasks_of="torch", **own,
+    )
+
+
+ACCELERATE = _around_torch(
+    "accelerate", "Hugging Face Accelerate", "accelerate", 350,
+    wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
+)
+FABRIC = _around_torch(
+    "fabric", "Lightning Fabric", "lightning-fabric", 350,
+    wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
 )
 
 _TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
@@ -50,10 +48,8 @@ def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str)
     )
 
 
-DEEPSPEED = Engine(
-    name="deepspeed",
-    description="DeepSpeed around PyTorch",
-    strategies=(
+DEEPSPEED = _around_torch(
+    "deepspeed", "DeepSpeed", "deepspeed", 450, (
         _stage(1, ("optimizer state",), "all-reduce-and-broadcast",
                "each process keeps the optimizer's state of a part of the weights only"),
         _stage(2, ("gradients", "optimizer state"), "all-reduce-and-broadcast",
@@ -62,13 +58,6 @@ DEEPSPEED = Engine(
                "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
                "gathered when it computes"),
     ),
-    worker="velodrome.engines.deepspeed",
-    memory_bytes=450 * 2**20,
-    needs=(Need("deepspeed", 'pip install "velodrome[deepspeed]"'),),
-    environment=TORCH.environment,
-    packages=("deepspeed", "torch"),
-    tasks=TORCH.tasks,
-    tasks_of="torch",
     without=("ema",),
     dtypes=("float32", "bfloat16"),  # it steps float32 weights only
     own_optimizers=False,
