@@ -1,4 +1,8 @@
-"""PyTorch: what it offers. Imports no framework; the training side is `velodrome/engines/torch`."""
+"""PyTorch and the libraries around it (Hugging Face Accelerate, Lightning Fabric, DeepSpeed): what they offer.
+
+Imports no framework; the training sides are `velodrome/engines/torch` and `engines/accelerate.py`, `fabric.py` and
+`deepspeed.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
-from velodrome.catalog.exchange import NONE, PERIODIC
+from velodrome.catalog.exchange import NONE, PERIODIC, Exchange
 from velodrome.catalog.options import Option, Positive, Request, parsed_by
 from velodrome.catalog.world import World, torchrun
 from velodrome.errors import BadRequest
@@ -263,3 +267,54 @@ def wrapped_strategies(parts: str, library: str) -> tuple[Strategy, ...]:
             ),
         ),
     )
+
+
+def _around_torch(
+    name: str, library: str, package: str, megabytes: int, strategies: tuple[Strategy, ...], **own: Any
+) -> Engine:
+    """An engine that trains with PyTorch, in a library of this package around it."""
+    return Engine(
+        name=name, description=f"{library} around PyTorch", strategies=strategies, worker=f"velodrome.engines.{name}",
+        memory_bytes=megabytes * 2**20,
+        needs=(Need(package.replace("-", "_"), f'pip install "velodrome[{name}]"'),),
+        environment=ENGINE.environment, packages=(package, "torch"), tasks=ENGINE.tasks, tasks_of="torch", **own,
+    )
+
+
+ACCELERATE = _around_torch(
+    "accelerate", "Hugging Face Accelerate", "accelerate", 350,
+    wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
+)
+FABRIC = _around_torch(
+    "fabric", "Lightning Fabric", "lightning-fabric", 350,
+    wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
+)
+
+_TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
+
+
+def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str) -> Strategy:
+    parts = (*_TRAINS, f"initialize, backward and step of DeepSpeed, ZeRO stage {number} over gloo or NCCL")
+    return Strategy(
+        f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
+        listens=("worker",), exchange=exchange, shards=shards,
+        no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
+        not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
+        implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),
+    )
+
+
+DEEPSPEED = _around_torch(
+    "deepspeed", "DeepSpeed", "deepspeed", 450, (
+        _stage(1, ("optimizer state",), "all-reduce-and-broadcast",
+               "each process keeps the optimizer's state of a part of the weights only"),
+        _stage(2, ("gradients", "optimizer state"), "all-reduce-and-broadcast",
+               "each process keeps gradients and the optimizer's state of a part of the weights only"),
+        _stage(3, ("weights", "gradients", "optimizer state"), "gather-and-scatter",
+               "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
+               "gathered when it computes"),
+    ),
+    without=("ema",),
+    dtypes=("float32", "bfloat16"),  # it steps float32 weights only
+    own_optimizers=False,
+)
