@@ -16,7 +16,7 @@ import numpy as np
 from velodrome.judge.accuracy import Difference, Score, difference, scores_of
 from velodrome.judge.blocks import FIRST_LOOK, Fit, margin
 from velodrome.judge.compare import Row, metric_of, quality_of
-from velodrome.judge.decide import MOST_MORE, Contest, Standing
+from velodrome.judge.decide import MOST_MORE, Contest, ContestState
 from velodrome.judge.measures import CONFIDENCE, Measure
 from velodrome.tasks.base import Metric
 
@@ -181,7 +181,7 @@ def accuracy_contest(rows: Sequence[Row], metric: Metric, tolerance: float) -> C
     return Contest(len(rows), len(seeds), tolerance, fit_at)
 
 
-def limited_by_test_set(contest: Contest, standing: Standing) -> bool:
+def limited_by_test_set(contest: Contest, standing: ContestState) -> bool:
     """Whether the survivors seem level, and the test set is too small to show it however often they run.
 
     Where seeds still leave more doubt than the test set, more runs may change what seems level.

@@ -67,7 +67,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ContestState:
     """How a contest stands after its last look."""
 
     outcome: Outcome
@@ -113,7 +113,7 @@ def contest_of(logarithms: Array, tolerance: float, *, robust: bool = True) -> C
     return Contest(len(logarithms), logarithms.shape[1], math.log1p(tolerance), fit_at)
 
 
-def decide(contest: Contest) -> Standing:
+def decide(contest: Contest) -> ContestState:
     """Replay all looks of a contest."""
     size = contest.size
     alive = np.ones((1, size), bool)
@@ -135,7 +135,7 @@ def decide(contest: Contest) -> Standing:
     elif all_level(estimate, reach, alive, contest.tolerance)[0]:
         outcome = "level"
     more = _more(fitted, contest, survivors) if outcome == "open" and fitted is not None else None
-    return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
+    return ContestState(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
 
 
 def slowed_fit(fitted: Fit, most: Array) -> Fit:

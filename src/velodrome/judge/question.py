@@ -16,7 +16,7 @@ from velodrome.judge.attempts import Attempts
 from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
 from velodrome.judge.criteria import TOLERANCE, Objective, Wording
-from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
+from velodrome.judge.decide import Contest, ContestState, Outcome, contest_of, decide
 from velodrome.judge.measures import Spread
 from velodrome.judge.phrases import Lead, Scale
 from velodrome.tasks.base import Better
@@ -160,7 +160,7 @@ class Question:
         return self.success != "finished"
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> ContestState:
         """How the contest of the candidates stands; it speaks of them by their number."""
         return decide(self._contest())
 
