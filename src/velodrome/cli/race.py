@@ -137,8 +137,8 @@ RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.
 Objective = Annotated[
     str | None,
     typer.Option("--objective", autocompletion=completion.objectives,
-                 help="What decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if the "
-                 "race has a target, else throughput."),
+                 help="What decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if "
+                 "the race has a target, else throughput."),
 ]
 Target = Annotated[
     str | None, typer.Option("--target", help='Target, such as "accuracy>=0.97". [default: the race\'s]')
