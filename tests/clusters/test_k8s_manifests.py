@@ -8,11 +8,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from velodrome.clusters import target_of
 from velodrome.clusters.definitions import validated
 from velodrome.clusters.k8s import K8sOptions
 from velodrome.clusters.k8s.launcher import run_of
 from velodrome.clusters.k8s.manifests import Pod, Run, manifests, owned_by, role
-from velodrome.clusters.registry import target_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

@@ -12,7 +12,7 @@ import numpy as np
 
 from velodrome import files as stored
 from velodrome.api.runs import locate_run
-from velodrome.clusters.registry import DEFAULT, open_launcher
+from velodrome.clusters import DEFAULT, open_launcher
 from velodrome.data.base import Faults
 from velodrome.data.fetch import using_mirror
 from velodrome.data.own.tables import read_rows
@@ -125,8 +125,8 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
             given = json.loads(stored.read_text(file, LARGEST_BYTES))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"{str(file)!r} is no JSON: {error}") from None
-        for number, one in enumerate(given if isinstance(given, list) else [given], start=1):
-            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, one)
+        for number, example in enumerate(given if isinstance(given, list) else [given], start=1):
+            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, example)
     else:
         try:
             yield {}, inputs.from_picture(about, stored.read_bytes(file, LARGEST_BYTES))
