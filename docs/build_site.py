@@ -38,7 +38,7 @@ NAVIGATION = {
     ],
     "My cluster": [
         "how-to/clusters", "how-to/several-machines", "how-to/emulated", "how-to/ssh", "how-to/slurm", "how-to/ray",
-        "how-to/engines",
+        "how-to/kubernetes", "how-to/engines",
     ],
     "Faster and larger": ["how-to/faster", "how-to/large-models"],
     "After the training": ["how-to/serve", "how-to/keep", "how-to/resume", "how-to/safety"],

@@ -22,7 +22,7 @@ import websocket
 from velodrome.clusters.k8s import channel as channels
 from velodrome.clusters.k8s.api import STDIN, STDOUT, ApiError, NoAnswer
 from velodrome.clusters.k8s.channel import PodChannel
-from velodrome.clusters.remote.agent.streams import Files
+from velodrome.clusters.remote.agent import Files
 
 pytestmark = pytest.mark.integration
 
