@@ -34,7 +34,7 @@ from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argu
 from velodrome.data.own.functions import no_module, refuse_standard, users_function
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
-from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, row_fingerprints
+from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, fingerprints
 from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
 
@@ -91,7 +91,7 @@ class FunctionSet(Source):
         examples = read(kind, parts, write, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
-        examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
+        examples = replace(examples, inputs=inputs, prints=fingerprints(*inputs.values(), rows=examples.rows))
         return divide_examples(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
 
 

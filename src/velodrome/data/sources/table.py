@@ -23,9 +23,9 @@ from velodrome.data.split import (
     TRAIN,
     count_parts,
     divide,
+    fingerprints,
     looks_like_parts,
     overlooked_note,
-    row_fingerprints,
     sizes_of,
     trainable_classes,
     with_split_warnings,
@@ -205,8 +205,7 @@ def _write(folder: Path, features: Mapping[str, Column], targets: Targets, parts
         np.save(folder / f"{prefix}numbers.npy", np.stack(numbers) if numbers else np.zeros((0, rows)))
         np.save(folder / f"{prefix}codes.npy", np.stack(codes) if codes else np.zeros((0, rows), np.int32))
     np.save(folder / "parts.npy", parts)
-    compared = {name: column.values for name, column in features.items()}
-    np.save(folder / "prints.npy", row_fingerprints(compared, np.arange(rows)))
+    np.save(folder / "prints.npy", fingerprints(*(column.values for column in features.values())))
 
 
 def _about(name: str, column: Column) -> dict[str, Any]:
