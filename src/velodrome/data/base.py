@@ -201,25 +201,39 @@ def is_mapped(array: object) -> TypeGuard[np.memmap[Any, Any]]:
 
 
 class Gather(Generic[Number]):
-    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
+    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading.
+
+    `rows` has their shape and type, `each` is the bytes of one.
+    """
 
     def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
-        self._rows: NDArray[Number] = np.asarray(rows)
+        self.rows: NDArray[Number] = np.asarray(rows)
         self._stream: IO[bytes] | None = None
         if is_mapped(rows) and rows.nbytes > window and rows.flags.c_contiguous:
             self._stream, self._start = _open_file(rows)
         self._numbers = int(np.prod(rows.shape[1:]))
-        self._each = self._numbers * rows.dtype.itemsize
+        self.each = self._numbers * rows.dtype.itemsize
+
+    @classmethod
+    def of_file(cls, path: Path) -> Gather[Any]:
+        """Rows of an `.npy` file that is not mapped: a process may have fewer addresses than the file has bytes."""
+        stream = path.open("rb")
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        gather = cls(np.broadcast_to(np.zeros((), dtype), shape))  # which takes no memory
+        gather._stream, gather._start = stream, stream.tell()
+        return gather
 
     def __call__(self, indices: NDArray[np.int64]) -> NDArray[Number]:
         if self._stream is None:
-            return self._rows.take(indices, axis=0)
-        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self._rows):
-            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self._rows)} were asked for")
-        out = np.empty((len(indices), *self._rows.shape[1:]), self._rows.dtype)
+            return self.rows.take(indices, axis=0)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self.rows):
+            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self.rows)} were asked for")
+        out = np.empty((len(indices), *self.rows.shape[1:]), self.rows.dtype)
         file = self._stream.fileno()
         for row, place in zip(out.reshape(len(indices), self._numbers), indices.tolist(), strict=True):
-            if os.preadv(file, [row.data], self._start + place * self._each) != self._each:
+            if os.preadv(file, [row.data], self._start + place * self.each) != self.each:
                 raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
         return out
 

@@ -167,10 +167,14 @@ _WINDOW = 1 << 20
 
 def fingerprints(*inputs: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Fingerprints:
     """A number for each of these rows, by default all, of one or several arrays: equal where all of them are equal, and
-    otherwise different. Mapped files may be larger than memory."""
+    otherwise different."""
     rows = np.arange(inputs[0].shape[0]) if rows is None else rows
-    readers = [Gather(array, window=0) for array in inputs]
-    count = max(1, _WINDOW // max(1, sum(math.prod(array.shape[1:]) * array.itemsize for array in inputs)))
+    return fingerprints_of([Gather(array, window=0) for array in inputs], rows)
+
+
+def fingerprints_of(readers: Sequence[Gather[Any]], rows: NDArray[np.int64]) -> Fingerprints:
+    """The same of arrays that may lie in files larger than memory."""
+    count = max(1, _WINDOW // max(1, sum(reader.each for reader in readers)))
 
     def sums() -> Iterator[bytes]:
         for first in range(0, len(rows), count):

@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from velodrome.data.base import Faults, NDArray, Pick, WrongData, mapped, np, picked
+from velodrome.data.base import Faults, Gather, NDArray, Pick, WrongData, mapped, np, picked
 from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet, fields_of
 from velodrome.data.own.arrays import ArgumentPart
-from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
+from velodrome.data.pixels import RowArray, check_memory, has_fractions, to_bytes
 from velodrome.data.source import CachedSource, notes_of
 from velodrome.data.split import (
     Division,
     Fingerprints,
     count_parts,
     divide,
-    fingerprints,
+    fingerprints_of,
     trainable_classes,
     unused_validation,
     with_split_warnings,
@@ -76,14 +76,17 @@ def _stored_dtype(array: RowArray) -> np.dtype[Any]:
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
-def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults) -> ArrayExamples:
-    """Convert all arrays, and find the examples that can be used."""
+def read(
+    scales: Mapping[bool, float] | None, parts: Sequence[ArgumentPart], write: Write, faults: Faults
+) -> ArrayExamples:
+    """Convert all arrays, and find the examples that can be used. Images are those that have `byte_scales`."""
+    kind: Kind = "images" if scales else "arrays"
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
     images = set()
     for column in parts[0].inputs:
         shape, dtype = form_of(kind, parts, column)
-        windows = _pixels(parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
+        windows = _pixels(parts, column, scales, faults) if scales else _numbers(parts, column, dtype, faults)
         first = 0
         for window, good in windows:
             write(column, first, np.ascontiguousarray(window).reshape(-1, *shape))
@@ -99,7 +102,7 @@ def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults
     rows = np.flatnonzero(sound)
     if not len(rows):
         raise WrongData(f"it has no examples that can be used{faults.because}")
-    fractions = kind == "images" and any(has_fractions(array) for part in parts for array in part.inputs.values())
+    fractions = scales is not None and any(has_fractions(array) for part in parts for array in part.inputs.values())
     return ArrayExamples(
         targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
     )
@@ -125,13 +128,11 @@ def _numbers(
 
 
 def _pixels(
-    parts: Sequence[ArgumentPart], column: str, faults: Faults
+    parts: Sequence[ArgumentPart], column: str, scales: Mapping[bool, float], faults: Faults
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
     """The same for images whose pixels are bytes; arrays with fractions have a scale of their own."""
     arrays = {part.key(column): part.inputs[column] for part in parts}
     check_memory(list(arrays.values()))
-    scales = {fractions: scale_of([array for array in arrays.values() if has_fractions(array) == fractions])
-              for fractions in (False, True)}
     for key, array in arrays.items():
         yield from to_bytes(key, array, scales[has_fractions(array)], faults)
 
@@ -258,15 +259,15 @@ class StoredExamples(CachedSource):
 def store(folder: Path, names: Sequence[str], examples: ArrayExamples) -> dict[str, Any]:
     """Write the arrays of examples whose inputs of these names lie in the folder already, as `input0.npy` and so on;
     their metadata."""
-    inputs = {name: np.load(folder / f"input{place}.npy", mmap_mode="r") for place, name in enumerate(names)}
+    inputs = {name: Gather.of_file(folder / f"input{place}.npy") for place, name in enumerate(names)}
     for place, array in enumerate(examples.targets.values()):
         np.save(folder / f"target{place}.npy", array)
-    prints = fingerprints(*inputs.values(), rows=examples.rows)
+    prints = fingerprints_of([*inputs.values()], examples.rows)
     for name, array in (("rows", examples.rows), ("parts", examples.parts), ("prints", prints)):
         np.save(folder / f"{name}.npy", array)
     return {
         "classes": examples.classes, "class_names": list(examples.class_names),
-        "inputs": [asdict(column) for column in fields_of(inputs)],
+        "inputs": [asdict(column) for column in fields_of({name: reader.rows for name, reader in inputs.items()})],
         "targets": [asdict(column) for column in fields_of(examples.targets)],
         "images": sorted(examples.images), "notes": list(examples.notes), "parts": count_parts(examples.parts),
     }

@@ -30,7 +30,7 @@ from velodrome.data.base import (
 )
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
 from velodrome.data.own.array_examples import Kind, divide_examples, form_of, noun_of, read
-from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array
+from velodrome.data.own.arrays import NAMES, ArgumentPart, argument_parts, as_array, byte_scales
 from velodrome.data.own.functions import no_module, refuse_standard, users_function
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
@@ -71,14 +71,14 @@ class FunctionSet(Source):
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
         parts = argument_parts(returned.arrays)
-        examples = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
+        examples = self._arrays(parts, faults, seed, validation)
         named = len(examples.class_names) == len(returned.class_names)
         return replace(examples, class_names=returned.class_names) if named else examples
 
-    def _arrays(
-        self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float
-    ) -> ExampleSet:
+    def _arrays(self, parts: list[ArgumentPart], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Images whose pixels are bytes, or arrays of any shape."""
+        scales = byte_scales(parts)
+        kind: Kind = "images" if scales else "arrays"
         count, forms = sum(map(len, parts)), {column: form_of(kind, parts, column) for column in parts[0].inputs}
         # They are held a second time when they are divided.
         size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
@@ -88,7 +88,7 @@ class FunctionSet(Source):
         def write(column: str, first: int, window: NDArray[Any]) -> None:
             inputs[column][first : first + len(window)] = window
 
-        examples = read(kind, parts, write, faults)
+        examples = read(scales, parts, write, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
         examples = replace(examples, inputs=inputs, prints=fingerprints(*inputs.values(), rows=examples.rows))

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 from velodrome.data.base import Faults, NDArray, Progress, naming, np
 from velodrome.data.examples import implied_task
 from velodrome.data.own.array_examples import StoredExamples, fields, form_of, read, store
-from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
+from velodrome.data.own.arrays import ArgumentPart, argument_parts, byte_scales, is_known
 from velodrome.data.source import Description, PathFormat, check_disk_space, file_key, notes_of
 from velodrome.data.split import (
     TEST,
@@ -153,8 +153,12 @@ class NpzSet(StoredExamples):
         if kept := self.kept():
             kind: Literal["images", "arrays"] = kept.about["kind"]
             return kind
+        return "images" if self._scales else "arrays"
+
+    @cached_property
+    def _scales(self) -> dict[bool, float] | None:
         with _refusing(self.path):
-            return "images" if are_byte_images(self._parts) else "arrays"
+            return byte_scales(self._parts)
 
     def describe(self, validation: float) -> Description:
         kept = self.kept()
@@ -211,7 +215,7 @@ class NpzSet(StoredExamples):
                 done += window.nbytes
                 progress(done, total, f"reading {self.name}")
 
-            examples = read(self._kind, self._parts, write, faults)
+            examples = read(self._scales, self._parts, write, faults)
         return {"kind": self._kind, **store(folder, names, examples)}
 
 
