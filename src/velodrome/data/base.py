@@ -123,31 +123,26 @@ class Fault:
         more = f", and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
         return f"{self.what}: {self.count:,} ({', '.join(self.first)}{more})"
 
-    def as_json(self) -> dict[str, Any]:
-        return {"what": self.what, "remedy": self.remedy, "count": self.count, "first": list(self.first)}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Fault:
-        return cls(fields["what"], fields["remedy"], fields["count"], tuple(fields["first"]))
-
 
 class Faults:
     """Collects what is wrong while data is read."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[str, tuple[str, int, list[str]]] = {}
+        self._by_kind: dict[str, Fault] = {}
 
     def add(self, what: str, name: object, reason: str = "", *, remedy: str = "left out", count: int = 1) -> None:
-        remedy, so_far, first = self._by_kind.get(what, (remedy, 0, []))
-        if len(first) < MOST_NAMED:
-            first.append(f"{shown(name)}: {shown(reason)}" if reason else shown(name))
-        self._by_kind[what] = (remedy, so_far + count, first)
+        known = self._by_kind.get(what)
+        first: tuple[str, ...] = ()
+        if known is None or len(known.first) < MOST_NAMED:
+            first = (f"{shown(name)}: {shown(reason)}" if reason else shown(name),)
+        self.take([Fault(what, remedy, count, first)])
 
     def take(self, faults: Iterable[Fault]) -> None:
         """Add faults that were collected elsewhere."""
         for fault in faults:
-            remedy, so_far, first = self._by_kind.get(fault.what, (fault.remedy, 0, []))
-            self._by_kind[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:MOST_NAMED])
+            known = self._by_kind.get(fault.what, Fault(fault.what, fault.remedy, 0, ()))
+            first = (*known.first, *fault.first)[:MOST_NAMED]
+            self._by_kind[fault.what] = Fault(fault.what, known.remedy, known.count + fault.count, first)
 
     @property
     def because(self) -> str:
@@ -155,7 +150,7 @@ class Faults:
         return f": {'; '.join(map(str, self.all()))}" if self._by_kind else ""
 
     def all(self) -> tuple[Fault, ...]:
-        return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._by_kind.items())
+        return tuple(self._by_kind.values())
 
 
 def refuse(name: str, faults: Sequence[Fault]) -> None:

@@ -212,7 +212,7 @@ _EACH = 300
 def stack_examples(examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
     """Single examples as two arrays; those of another shape than most are faults."""
     images, labels, places = [], [], []
-    size, most = 0, _most_bytes()
+    size, most = 0, memory_budget(1 / 3)  # they are held twice more, as one array and as bytes
     for place, example in enumerate(examples):
         try:
             image, label = example
@@ -254,7 +254,3 @@ def _alike(noun: str, signs: Sequence[object], places: list[int], faults: Faults
             faults.add(f"{noun} of another {what} than most ({most})", f"item {place}", f"{sign}")
     return {k for k, sign in enumerate(signs) if sign == most}
 
-
-def _most_bytes() -> int:
-    """What single examples may take: they are held twice more, as one array and as bytes."""
-    return memory_budget(1 / 3)
