@@ -146,7 +146,7 @@ def _races(ctx: typer.Context) -> list[str]:
 
 
 def _launchers(ctx: typer.Context) -> list[str]:
-    from velodrome.clusters.registry import LAUNCHERS, clusters
+    from velodrome.clusters import LAUNCHERS, clusters
 
     return [*LAUNCHERS.names(), *clusters()]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.clusters.registry import Where
+from velodrome.clusters import Where
 from velodrome.clusters.yaml_files import read_yaml
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event

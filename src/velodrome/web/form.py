@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from velodrome.catalog.models import MODELS, is_own, zoo_model
 from velodrome.catalog.registry import ENGINES, engine, engines
-from velodrome.clusters.registry import target_of
+from velodrome.clusters import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, choices_of, job_fields, job_groups, reason_of

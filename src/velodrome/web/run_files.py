@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored
+from velodrome.events import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored
 from velodrome.events.models import Event
 from velodrome.run.listing import Found, row_of_race, row_of_run, scan
 

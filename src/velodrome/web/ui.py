@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from velodrome.clusters.registry import DEFAULT
+from velodrome.clusters import DEFAULT
 from velodrome.run.listing import Found, runs_of
 from velodrome.run.store import RunFolder
 from velodrome.run.trust import OPTION
