@@ -78,7 +78,8 @@ def test_runs_of_another_machine_or_model_say_nothing(runs: Path) -> None:
     plan = planned(runs, {"seed": [7]}, {"epochs": 4000})
     assert plan.basis == "rough guess"
     text = plan_text(plan)
-    assert "(rough guess, which may be off by several times: --measure trains each model for a second)" in text
+    assert ("(rough guess, which may be several times too high or too low; --measure trains each model for a second)"
+            in text)
     least, most = plan.bounds
     [seconds] = plan.seconds.values()
     assert least < seconds < most
@@ -228,7 +229,8 @@ def test_how_long_a_script_takes_that_never_ran_is_unknown(
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = merge(None, {"engine": "torch", "script": "train.py"}, {"workers": [1, 2]}, {})
     text = plan_text(racing.planned(asked, "race", runs))
-    assert ": 2 jobs, for an unknown time (the script never ran here with these arguments: --measure tries it)" in text
+    assert (": 2 jobs, for an unknown time (the script has not run here with these arguments; --measure runs it "
+            "briefly)") in text
     limit = {"until_sure": True, "budget": "10m"}
     plan = racing.planned(merge(asked, None, None, limit), "race", runs)
     assert plan.affordable is None, "nothing is left out for a time that nobody knows"
@@ -253,7 +255,7 @@ def test_a_script_that_never_ran_is_tried_if_asked_for(
     assert all(1000 < seconds < 2000 for seconds in expected), expected
     assert not runs.exists()
     done = velodrome(*words)
-    assert "train.py with 1 worker: how much there is to do is unknown; velodrome.log(total_epochs=…)" in done.err
+    assert "train.py with 1 worker: its total work is unknown; report it with velodrome.log(total_epochs=…)" in done.err
 
 
 @pytest.mark.integration

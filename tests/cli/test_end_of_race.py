@@ -58,7 +58,7 @@ def test_what_was_left_out_gives_way_to_the_answer(capsys: pytest.CaptureFixture
     assert len(lines) <= 25, "\n".join(lines)
     assert sum("Left out: " in line for line in lines) >= 1
     assert lines[-2].startswith("Left out: ")
-    assert lines[-2].endswith("as named before the start.")
+    assert lines[-2].endswith("as listed before the start.")
 
 
 def test_a_few_reasons_are_all_there(capsys: pytest.CaptureFixture[str]) -> None:

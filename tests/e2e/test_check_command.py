@@ -320,7 +320,7 @@ def test_how_long_a_script_takes_follows_from_its_arguments_where_it_does_not_re
     found = velodrome(*job, "forever --steps 100000", "--json").json()
     assert 2000 < found["expected_seconds"] < 4000
     done = velodrome(*job, "forever")
-    assert "how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much" in done.out
+    assert "how long the whole job takes is unknown: report its length with velodrome.log(total_epochs=…)" in done.out
 
 
 def test_a_script_that_ends_by_itself_is_summed_up_as_json(velodrome, script: Path) -> None:

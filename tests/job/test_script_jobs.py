@@ -154,7 +154,7 @@ def test_where_workers_vary_an_argument_that_keeps_the_global_batch_is_offered(
     jobs = [Job(script="a.py", script_args=arguments, workers=count) for count in (1, 2)]
     note = batch_note(jobs, source)
     assert offered in note
-    assert "another training" in note
+    assert "not the same training" in note
     assert batch_note(jobs[:1], source) == ""
     kept = [job.model_copy(update={"script_args": "-n {64/workers}"}) for job in jobs]
     assert batch_note(kept, source) == ""

@@ -72,5 +72,5 @@ def test_a_table_says_where_a_speedup_is_of_fewer_runs_than_the_means(
     runs: Runs, named: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_comparison(SafeConsole(width=200), compare(runs), "velodrome report made")
-    said = "speedup, scaling: of the repetitions that both ran"
+    said = "speedup, scaling: from the repetitions that both ran"
     assert (said in " ".join(capsys.readouterr().out.split())) is named

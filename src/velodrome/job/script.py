@@ -128,13 +128,14 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
         *_declared(source, _BATCH_FLAG), " (the script's default)")
     if not flag:
         return ("if the script's batch size is per process, as in most DDP scripts, the global batch grows with the "
-                f"workers ({counts[0]} to {counts[-1]}), which is another training; to keep it, divide it: "
+                f"workers ({counts[0]} to {counts[-1]}), which is not the same training; to keep it, divide it: "
                 "--script-args \"--batch-size {64/workers}\", by whatever name the script has for it")
     sizes = " and ".join(f"{size * count} with {count} worker{'' if count == 1 else 's'}"
                          for count in (counts[0], counts[-1]))
     instead = divided_batch(match[0] if match else f"{flag} {size}")
     return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
-            f"{sizes}, which is another training; to keep it, write {instead}{'' if match else ' in --script-args'}")
+            f"{sizes}, which is not the same training; to keep it, write "
+            f"{instead}{'' if match else ' in --script-args'}")
 
 
 def batch_notes(jobs: Iterable[Job]) -> list[str]:

@@ -158,7 +158,7 @@ class Commands:
 
     def unsettled(self) -> str:
         """Race again without other programs, where adding to what they disturbed would take too long."""
-        return (f"close other programs, then race anew: {self._anew()}; beside them more than {MOST_MORE} further "
+        return (f"close other programs, then race again: {self._anew()}; while they run, more than {MOST_MORE} further "
                 "repetitions would be needed.")
 
     def _anew(self, repetitions: int | None = None) -> str:

@@ -324,8 +324,8 @@ def _doubted(question: Question, answer: Recommendation) -> str:
     """The verdict of an answer that may be wrong. One that trains otherwise than what it beat shows nothing about
     distributing."""
     if answer.decision == "use" and answer.best in other_trainings([one.row for one in question.candidates]):
-        return (f"use {answer.best} for now, if its models are as good: its steps take more examples, which is another "
-                "training.")
+        return (f"use {answer.best} for now, if its models are as accurate: its steps use more examples, which is not "
+                "the same training.")
     return _for_now(answer.verdict)
 
 

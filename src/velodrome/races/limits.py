@@ -109,8 +109,8 @@ class Budget:
     @property
     def unknown_note(self) -> str:
         """What a budget means for scripts of which nothing is known."""
-        return (f"how often everything runs within the budget of {in_full(self.seconds or 0.0)} shows when it has run "
-                "once")
+        return (f"how many repetitions fit into the budget of {in_full(self.seconds or 0.0)} is known after the first "
+                "one")
 
     def notes(self, race: Race, affordable: Affordable) -> list[str]:
         """What the budget of a race that has not begun is enough for, as sentences."""
@@ -121,8 +121,8 @@ class Budget:
                 f"; a verdict needs {FIRST_LOOK} repetitions: add --until-sure, or --repeat {FIRST_LOOK}")
             if total <= self.left:
                 return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){more}"]
-            return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: "
-                    f"repetition by repetition, what would end later is not started; --budget "
+            return [f"the budget of {asked} is too small for all jobs, which take about {duration(total)}: jobs that "
+                    "would end later are not started; --budget "
                     f"{as_option(self.spent + total)} is enough for all{more}"]
         times = min(FIRST_LOOK, race.most)
         if not affordable.settles:
@@ -133,8 +133,8 @@ class Budget:
         if affordable.left_out:
             names = configuration_names({key: entries[0].job for key, entries in self._of.items()})
             out = in_list([names[key] for key in reversed(affordable.left_out)])
-            return [f"left out by the budget of {asked}, so that the others run {times} times, as a verdict needs: "
-                    f"{out}; --budget {as_option(self.spent + affordable.whole)} includes all {count} configurations"]
+            return [f"the budget of {asked} leaves out {out}, so that the others run {times} times, as a verdict "
+                    f"needs; --budget {as_option(self.spent + affordable.whole)} includes all {count} configurations"]
         if affordable.whole == 0:
             return [f"the budget of {asked} leaves {duration(max(0.0, self.left))} for further repetitions"]
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "

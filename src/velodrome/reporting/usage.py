@@ -34,8 +34,8 @@ _PHASES = {
 _SHARES = {"share_compute": "#009E73", "share_wait": "#E69F00", "share_communicate": "#0072B2"}
 #: Of what was broken on purpose.
 _FAULT = "#D55E00"
-_FAULTS_DRAWN = (" Shaded, or a dashed line where it is one moment or lasts until the end: what was broken on purpose "
-                 "(`--fault`).")
+_FAULTS_DRAWN = (" Injected faults (`--fault`) are shaded; a dashed line marks one that is momentary or lasts until "
+                 "the end.")
 
 
 def draw_faults(panel: Axes, faults: Sequence[FaultSpan], *, named: bool) -> None:
