@@ -109,7 +109,7 @@ def limited(runs: Path, budget: str | None, job: dict[str, Any] | None = None, *
 @pytest.mark.parametrize(("budget", "left_out", "said"), [
     ("10m", 0, "the budget of 10 min is enough for 3 repetitions of all 4 configurations (about 3 min), as many "
      "as a verdict needs"),
-    ("2m", 1, "left out by the budget of 2 min, so that the others run 3 times, as a verdict needs: "),
+    ("2m", 1, ", so that the others run 3 times, as a verdict needs; --budget "),
     ("1m", 0, "the budget of 60 s is too small for a verdict: it needs 3 repetitions, which take about 72 s for two "
      "configurations (--budget 80s); as many jobs as fit will run, the most promising first"),
 ])
@@ -177,7 +177,7 @@ def test_a_budget_leaves_out_nothing_that_was_measured_for_what_is_only_guessed(
 @pytest.mark.unit
 def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     plan = limited(runs, "2m", until_sure=False, repeat=3)
-    assert any("the budget of 2 min ends before all jobs have run, which takes about 3 min" in note
+    assert any("the budget of 2 min is too small for all jobs, which take about 3 min" in note
                for note in plan.notes)
     assert limited(runs, "10m", until_sure=False, repeat=3).notes == (
         "the budget of 10 min is enough for all jobs (about 3 min)",)
@@ -234,8 +234,8 @@ def test_how_long_a_script_takes_that_never_ran_is_unknown(
     limit = {"until_sure": True, "budget": "10m"}
     plan = racing.planned(merge(asked, None, None, limit), "race", runs)
     assert plan.affordable is None, "nothing is left out for a time that nobody knows"
-    assert "(60 jobs, for an unknown time, budget 10 min, the script never ran here" in plan_text(plan)
-    assert "how often everything runs within the budget of 10 min shows when it has run once" in plan.notes
+    assert "(60 jobs, for an unknown time, budget 10 min, the script has not run here" in plan_text(plan)
+    assert "how many repetitions fit into the budget of 10 min is known after the first one" in plan.notes
 
 
 @pytest.mark.integration

@@ -69,7 +69,7 @@ def test_of_many_classes_the_largest_are_shown_and_the_others_summed(velodrome, 
 def test_every_command_takes_a_mirror_and_what_it_prepared_needs_none_later(velodrome, tmp_path):
     write_products(tmp_path / "mirror" / "fashion-products", each=40)
     by_hand = ("data", "show", "fashion-products:gender")
-    assert "must be fetched by hand" in velodrome(*by_hand).err
+    assert "must be downloaded manually" in velodrome(*by_hand).err
     assert velodrome(*by_hand, "--mirror", "mirror").code == 0
     assert velodrome(*by_hand).code == 0
     for words in (("study", "run", "aws-2023", "--dry-run"), ("study", "show", "aws-2023")):

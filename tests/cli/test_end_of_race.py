@@ -70,7 +70,7 @@ def test_caveats_of_several_models_say_which_one_they_are_of() -> None:
     other = [run | {"hosts": []} for run in runs_of("resnet20")]
     found = _caveats(ended([*runs_of("dense-128"), *other]))
     assert any(caveat.startswith("dense-128: Other programs used 0.3 of 2 cores") for caveat in found)
-    assert any(caveat.startswith("Figures of this answer are of the 3 repetitions") for caveat in found)
+    assert any(caveat.startswith("Figures in this answer are from the 3 repetitions") for caveat in found)
 
 
 def test_a_verdict_names_the_model_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
     assert preflight.crowded([Job(strategy="ddp", workers=2)]) is None
     job = resolve(Job(strategy="ddp", workers=64))
-    told = "--workers 64: this machine has 2 cores, so the workers take turns"
+    told = "--workers 64: this machine has 2 cores, so the workers share cores"
     assert told in (preflight.crowded([job, Job(workers=1)]) or "")
     words = ("--strategy", "ddp", "--no-baseline", "--runs", runs, "--dry-run", "--json")
     raced = velodrome("race", *words, "--vary", "workers=1,8,64")

@@ -169,7 +169,7 @@ class OutOfMemoryError(Exception):
 
 @pytest.mark.parametrize(("error", "sentence"), [
     (ActorUnavailableError("x"), "cannot be reached through Ray: the connection to its actor broke"),
-    (ActorDiedError("x"), "ended its agent: Ray's actor there died"),
+    (ActorDiedError("x"), "lost its agent: Ray's actor there died"),
     (GetTimeoutError("x"), "did not start Ray's actor within 90 s: .*; raise start_timeout of the cluster"),
     (RuntimeEnvSetupError("Failed to set up.\nERROR: No matching distribution for velodrom\nexit 1"),
      "cannot prepare the runtime_env: ERROR: No matching distribution for velodrom$"),

@@ -381,7 +381,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_told(tmp_path):
     gather = Gather(np.load(tmp_path / "images.npy", mmap_mode="r"), window=1)
     with (tmp_path / "images.npy").open("r+b") as stream:
         stream.truncate(1000)
-    with pytest.raises(DataError, match=r"images.npy' was cut short while it was read"):
+    with pytest.raises(DataError, match=r"images.npy' was truncated while it was read"):
         gather(np.array([99]))
 
 

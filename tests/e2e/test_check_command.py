@@ -307,7 +307,7 @@ def test_a_script_is_tried_for_a_few_steps_in_a_copy_of_its_folder(velodrome, sc
     assert "reported: train loss 1" in done.out
     assert "--read 'test acc: (?P<test_accuracy_percent>[0-9.]+)'" in done.out
     assert "the whole job takes about " in done.out
-    assert "which is removed with what it wrote there (beside.txt, model.txt, out/log.txt)" in done.out
+    assert "the copy and what it wrote there are removed (beside.txt, model.txt, out/log.txt)" in done.out
     assert (script / "model.txt").read_text() == "precious"
     assert sorted(path.relative_to(script) for path in script.rglob("*")) == before, "nothing is stored"
 

@@ -35,7 +35,7 @@ def test_a_fault_is_read(
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "'' is no fault: write one such as 'partition node3 20s..30s'"),
+        ("", "'' is not a fault: write one such as 'partition node3 20s..30s'"),
         ("explode node1 at 3s", "'explode node1 at 3s' is no fault"),
         ("kill worker1", "is no fault"),
         ("kill ../x at 3s", "is no fault"),

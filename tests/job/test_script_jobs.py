@@ -74,11 +74,14 @@ def test_placeholders_compute_with_the_fields_of_the_job_and_leave_others_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is no whole number", id="not-exact"),
-        pytest.param("-b {64/(workers-3)}", "is 64/0, which is no whole number", id="zero"),
-        pytest.param("-b {64/wrkers}", "names 'wrkers', which is no field: did you mean 'workers'?", id="misspelled"),
-        pytest.param("-b {batch/workers}", "names 'batch', which is no field: did you mean 'batch_size'?", id="other"),
-        pytest.param("-b {workers*quux}", "names 'quux', which is no field: choose one of workers, seed", id="unknown"),
+        pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is not a whole number", id="not-exact"),
+        pytest.param("-b {64/(workers-3)}", "is 64/0, which is not a whole number", id="zero"),
+        pytest.param("-b {64/wrkers}", "names 'wrkers', which is not a field: did you mean "
+                                       "'workers'?", id="misspelled"),
+        pytest.param("-b {batch/workers}", "names 'batch', which is not a field: did you mean "
+                                           "'batch_size'?", id="other"),
+        pytest.param("-b {workers*quux}", "names 'quux', which is not a field: choose one of workers, "
+                                          "seed", id="unknown"),
         pytest.param("-b {64//workers}", "can have whole numbers, names of fields, + - * / and", id="floor"),
         pytest.param("-b {workers**9}", "can have whole numbers, names of fields, + - * / and", id="power"),
         pytest.param("-b {workers(1)}", "can have whole numbers, names of fields, + - * / and", id="call"),
@@ -205,5 +208,5 @@ def test_a_race_varies_arguments_workers_and_engine_and_has_no_baseline_of_anoth
 
 def test_quotes_hold_a_value_with_commas_together() -> None:
     assert parse_vary(['script_args="--sizes 1,2","--sizes 3"'])["script_args"] == ["--sizes 1,2", "--sizes 3"]
-    with pytest.raises(BadRequest, match="a double quote has no end"):
+    with pytest.raises(BadRequest, match="a double quote is not closed"):
         parse_vary(['script_args="--sizes 1,2'])

@@ -41,7 +41,7 @@ def test_one_worker_of_a_strategy_is_the_same_training_as_single_and_does_not_co
         alone = repeated([rate, rate + 1, rate - 1], workers=1)
         answer = ask([*SINGLE, *alone, *repeated([70, 71, 69], workers=2)])
         assert (answer.decision, answer.best) == ("do-not-distribute", "torch/single with 1 worker")
-        assert answer.caveats == ("torch/ddp with 1 worker is the same training as torch/single with 1 worker, so "
+        assert answer.caveats == ("torch/ddp with 1 worker trains exactly as torch/single with 1 worker does, so "
                                   "they are not compared.",)
     other = ask([*SINGLE, *repeated([120, 121, 119], workers=1, batch_size=128), *repeated([70, 71, 69], workers=2)])
     assert other.best == "torch/ddp with 1 worker, batch 128", "another batch is another training"

@@ -471,8 +471,8 @@ def test_a_race_that_becomes_too_slow_for_its_budget_says_so_before_the_second_r
 ) -> None:
     _, heard = run(runs, asked(budget="55s"), seconds=2.0)
     assert [note for note in heard.notes if "the budget ends before repetition 3" in note] == [
-        f"the budget ends before repetition 3, before which there is no verdict: --budget {as_option(80.0)} is enough "
-        "for two configurations"]
+        f"the budget ends before repetition 3, the first after which there is a verdict: --budget {as_option(80.0)} is "
+        "enough for two configurations"]
 
 
 def test_disturbed_runs_are_not_repeated_out_of_the_budget_of_the_first_repetitions(
@@ -482,7 +482,7 @@ def test_disturbed_runs_are_not_repeated_out_of_the_budget_of_the_first_repetiti
     machine.disturb = lambda name, attempt: loaded(1.0)
     ending, heard = run(runs, asked(budget="125s", tolerance="0.1%"))
     assert (len(machine.ran), len(set(machine.ran)), ending.repetitions) == (12, 12, 4)
-    assert sum("is not repeated: the budget is needed" in note for note in heard.notes) == 1
+    assert sum("does not run again: the rest of the budget is needed" in note for note in heard.notes) == 1
 
 
 def test_repeats_take_a_fifth_of_a_budget_at_most(runs: Path, machine: Machine) -> None:

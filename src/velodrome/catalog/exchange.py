@@ -47,7 +47,8 @@ class Consistency:
         bounds = [int(match[name]) for name in ("low", "high") if match[name]] if match else []
         wanted = {"ssp": 1, "dssp": 2}.get(match["model"], 0) if match else 0
         if match is None or match["model"] not in get_args(Model) or len(bounds) != wanted or bounds != sorted(bounds):
-            raise ValueError(f"{text!r} is no consistency model: use bsp, asp, ssp:S, dssp:LOW..HIGH, osp or periodic")
+            raise ValueError(f"{text!r} is not a consistency model: use bsp, asp, ssp:S, dssp:LOW..HIGH, osp or "
+                             "periodic")
         return cls(match["model"], *bounds)  # type: ignore[arg-type]
 
     def __str__(self) -> str:

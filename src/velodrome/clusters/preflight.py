@@ -178,8 +178,8 @@ def crowded(jobs: Iterable[Job]) -> str | None:
         return None
     has = "1 core" if available == 1 else f"{available} cores"
     return (
-        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers take turns, and their "
-        "throughput is not that of as many machines"
+        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers share cores, and are slower "
+        "than on as many machines"
     )
 
 

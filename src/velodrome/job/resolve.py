@@ -48,8 +48,8 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     taken = own if models is not None and job.model not in models else {}
     for name in engine_of(job).without:
         if name not in taken and getattr(job, name) != default_of(name):
-            raise BadRequest(f"{flag(name)}: engine {job.engine} cannot do that; leave it out, or choose "
-                             "another engine")
+            raise BadRequest(f"{flag(name)}: engine {job.engine} does not support this option; leave it out, or "
+                             "choose another engine")
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:

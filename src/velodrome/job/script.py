@@ -88,7 +88,7 @@ def _value(text: str, job: Job) -> int:
                 return value
             case ast.Name(id=name):
                 if name not in NAMES:
-                    raise refuse(f"names {name!r}, which is no field: {which_name(name, NAMES)}")
+                    raise refuse(f"names {name!r}, which is not a field: {which_name(name, NAMES)}")
                 if (value := getattr(job, name)) is None:
                     raise refuse(f"needs {name}, which has no value: give {flag(name)}")
                 return int(value)
@@ -106,7 +106,7 @@ def _value(text: str, job: Job) -> int:
         if isinstance(operation, ast.Mult):
             return left * right
         if right == 0 or left % right:
-            raise refuse(f"is {left}/{right}, which is no whole number: choose numbers that divide")
+            raise refuse(f"is {left}/{right}, which is not a whole number: choose numbers that divide evenly")
         return left // right
 
     try:

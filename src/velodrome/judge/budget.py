@@ -271,8 +271,8 @@ class Ending:
         times = counted(self.repetitions, "repetition")
         if self.stopped == "sure":
             rest = self.not_run + self.left_out
-            return f"Settled after {times}" + (f" without {in_list(rest)}, which the budget left out; raise --budget "
-                                               "to include them." if rest else ".")
+            lacking = f" without {in_list(rest)}, which the budget left out; raise --budget to include them" if rest else ""
+            return f"Settled after {times}{lacking}."
         if self.stopped == "budget":
             lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
             lacking += f" without {in_list(self.left_out)}" if self.left_out else ""

@@ -152,7 +152,7 @@ class Commands:
         where fewer are then needed."""
         first = "close other programs, then "
         if anew is not None and (more is None or more > anew):
-            return f"{first}race anew: {self._anew(anew)}."
+            return f"{first}race again: {self._anew(anew)}."
         more = more or _SOME_MORE
         return f"{first}add repetitions: {self.again(repetitions + more, more)}."
 

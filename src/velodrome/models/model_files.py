@@ -338,5 +338,5 @@ def load_matching(
             for name in matching.loaded:
                 take(name, stored.get_tensor(names[name]))
     except SafetensorError as error:
-        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+        raise BadRequest(f"--weights {file!r} is not a safetensors file: {error}") from error
     return matching.notes()

@@ -72,7 +72,7 @@ class ServedInput(_Shaped):
     @model_validator(mode="after")
     def _check_image(self) -> ServedInput:
         if self.image and len(self.shape) != 3:
-            raise ValueError(f"{shown(self.name)!r} is no image: it has shape {self.shape}")
+            raise ValueError(f"{shown(self.name)!r} is not an image: it has shape {self.shape}")
         return self
 
 

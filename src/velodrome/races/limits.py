@@ -122,8 +122,8 @@ class Budget:
             if total <= self.left:
                 return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){more}"]
             return [f"the budget of {asked} is too small for all jobs, which take about {duration(total)}: jobs that "
-                    "would end later are not started; --budget "
-                    f"{as_option(self.spent + total)} is enough for all{more}"]
+                    f"would end later are not started; --budget {as_option(self.spent + total)} is enough for "
+                    f"all{more}"]
         times = min(FIRST_LOOK, race.most)
         if not affordable.settles:
             return [f"the budget of {asked} is too small for a verdict: it needs {times} repetitions, which take about "

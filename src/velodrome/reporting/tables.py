@@ -322,8 +322,9 @@ def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
 
 def failures_table(failures: Sequence[Failure]) -> Table:
     return Table(
-        "failures", "Runs that did not finish", "They are excluded from every number above. Only verdicts by time to "
-                                                "a target or by cost count what crashed runs took.",
+        "failures", "Runs that did not finish",
+        "They are excluded from every number above. Only verdicts by time to a target or by cost count what "
+        "crashed runs took.",
         (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )

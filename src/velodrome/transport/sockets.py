@@ -49,8 +49,8 @@ def derive(*parts: str) -> str:
     """A proof that this process has the job's secret, for these parts alone."""
     key = os.environ.get(SECRET, "")
     if not key:
-        raise RunFailed(f"{SECRET} is not set, by which the processes of a job know one another: let a launcher start "
-                        "them, or paste the whole line that `velodrome plan` printed")
+        raise RunFailed(f"{SECRET} is not set, but the processes of a job need it to authenticate one another: let a "
+                        "launcher start them, or paste the whole line that `velodrome plan` printed")
     return hmac.new(key.encode(), " ".join(parts).encode(), hashlib.sha256).hexdigest()
 
 

@@ -48,10 +48,10 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
 _SENTENCES = {
     400: "The request is damaged.", 401: "A token is needed, and was not sent.",
     403: "The request comes from a page of another site.", 404: "There is no such model or test picture.",
-    405: "The method is not possible here.", 408: "Sending or answering took too long.",
+    405: "The method is not supported here.", 408: "Sending or answering took too long.",
     409: "The files of the model are damaged, or it could not be exported.",
-    413: "The request, the picture or the text is too large.", 415: "The file is no picture of a known format.",
-    421: "The server is not called by that name.", 422: "A value is missing or cannot be used.",
+    413: "The request, the picture or the text is too large.", 415: "The file is not a picture of a known format.",
+    421: "The server does not answer to that host name.", 422: "A value is missing or cannot be used.",
     503: "The model is still being exported, or too many requests are waiting.",
 }
 _PREDICTION = {
@@ -90,7 +90,7 @@ def description(names: Sequence[str]) -> dict[str, Any]:
                 }},
             )},
             "/api/explain": {"post": _operation(
-                "explain", "Where a picture speaks for the answer", [model], _pictures(),
+                "explain", "Which parts of a picture support the prediction", [model], _pictures(),
                 {"type": "object", "required": ["model", "class", "probability", "map"], "properties": {
                     "model": {"type": "string"}, "class": {"type": "string"}, "probability": {"type": "number"},
                     "map": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
@@ -188,7 +188,7 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
 
 async def explain(request: Request) -> Response:
-    """Where a picture speaks for the answer: a grid of how much less probable it is with a part covered."""
+    """Which parts of a picture support the prediction: a grid of how much less probable it is with a part covered."""
     body = await request.body()
     slot = await _models(request).get(request.query_params.get("model"))
     began = time.perf_counter()

@@ -44,7 +44,8 @@ def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str)
     return Strategy(
         f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
         listens=("worker",), exchange=exchange, shards=shards,
-        no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
+        no_own_optimizer="updates flattened parts of the weights, which your own optimizer may not support; choose "
+                         "torch/fsdp",
         not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
         implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),
     )

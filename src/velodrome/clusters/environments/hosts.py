@@ -118,7 +118,7 @@ def _installed(name: str) -> bool:
 def wheels_in(folder: Path, wanted: dict[str, str]) -> list[Path]:
     """The wheels of a folder for these versions and this Python, of all platforms; `BadRequest` names missing ones."""
     if not folder.is_dir():
-        raise BadRequest(f"--wheelhouse {str(folder)!r} is no folder")
+        raise BadRequest(f"--wheelhouse {str(folder)!r} is not a folder")
     wheels: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
         with suppress(InvalidWheelFilename):

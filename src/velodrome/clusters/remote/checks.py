@@ -163,7 +163,7 @@ _CHECK_SECONDS = 300.0
 _GROUP_SECONDS = 30.0
 #: Preparing the data of a job may take longer than a person waits for an examination.
 _DATA_SECONDS = 240.0
-_WRITABLE = "let root in clusters.yaml be a folder there that can be written to"
+_WRITABLE = "set root in clusters.yaml to a writable folder there"
 _DATA = "give it a mirror, or the data at the same path"
 _UP = "see whether it is up, and not overloaded"
 

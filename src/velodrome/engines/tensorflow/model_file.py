@@ -313,7 +313,7 @@ def _extracted(file: str, place: Path) -> Path:
             with archive.open(_MEMBER) as member, place.open("wb") as written:
                 shutil.copyfileobj(member, written)
     except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
-        raise BadRequest(f"--weights {file!r} is no file that Keras wrote: {error}") from error
+        raise BadRequest(f"--weights {file!r} is not a file that Keras wrote: {error}") from error
     return place
 
 

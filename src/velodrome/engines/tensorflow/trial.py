@@ -80,8 +80,8 @@ class Findings:
             return (probabilities_note(name),)
         if self.activation == "sigmoid":
             return (
-                f"model {name!r} ends in a sigmoid: the loss is the cross-entropy of a softmax over what goes into it, "
-                "as in Keras; what it returns are no probabilities of the classes",
+                f"model {name!r} ends in a sigmoid: the loss is the softmax cross-entropy of the sigmoid's input, as "
+                "in Keras; its outputs are not class probabilities",
             )
         return ()
 

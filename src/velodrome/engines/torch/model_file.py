@@ -146,7 +146,7 @@ def check_saving(
                     "safetensors cannot hold"
                 ) from error
     left_out = ", ".join(not_saved(model))
-    return (f"model {name!r} has state that is no tensor and will not be saved: {left_out}",) if left_out else ()
+    return (f"model {name!r} has state that is not a tensor and will not be saved: {left_out}",) if left_out else ()
 
 
 def check(

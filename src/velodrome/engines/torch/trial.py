@@ -227,7 +227,7 @@ def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]
         return (probabilities_note(name),)
     if training == "sigmoid":
         return (
-            f"model {name!r} ends in a sigmoid, and the loss takes what it returns as logits, as torch.nn."
-            "CrossEntropyLoss does: numbers between 0 and 1 keep it high; return logits",
+            f"model {name!r} ends in a sigmoid, but the loss treats its outputs as logits, as torch.nn."
+            "CrossEntropyLoss does: with numbers between 0 and 1 the loss stays high; return logits",
         )
     return ()

@@ -64,7 +64,7 @@ async function drawMap() {
   context.putImageData(pixels, 0, 0);
   const share = model.picture.width / model.picture.height;
   canvas.style.objectFit = Math.abs(share - 1) < 0.01 && !one.photo ? "contain" : "fill";
-  $("caption").textContent = `${one.name}: orange speaks for ${found.class}, blue against it (${model.name})`;
+  $("caption").textContent = `${one.name}: orange supports ${found.class}, blue speaks against it (${model.name})`;
 }
 
 function addPhotos(files) {

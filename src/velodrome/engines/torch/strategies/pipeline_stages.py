@@ -70,7 +70,7 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     layer: they stay as they are.
     """
     if not isinstance(model, nn.Sequential):
-        raise _refused(f"model {name!r} is no nn.Sequential, whose layers follow one another", "build it as one")
+        raise _refused(f"model {name!r} is not an nn.Sequential", "build it as one")
     if not is_plain_chain(model) or model._forward_hooks or model._forward_pre_hooks:
         raise _refused(f"model {name!r} has a forward or hooks of its own, which no stage would call",
                        "make them layers of its nn.Sequential")
@@ -79,8 +79,8 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     for key, layer in layers:
         for tensor in {id(each) for each in (*layer.parameters(), *layer.buffers())}:
             if (other := owners.setdefault(tensor, key)) != key:
-                raise _refused(f"layers {other!r} and {key!r} of model {name!r} share weights, and their stages would "
-                               "each have their own")
+                raise _refused(f"layers {other!r} and {key!r} of model {name!r} share weights, but each of their "
+                               "stages would have its own copy")
     for key, tensor in (*model._parameters.items(), *model._buffers.items()):
         if id(tensor) in owners:
             raise _refused(f"{key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, which only "
@@ -171,7 +171,7 @@ def given_starts(name: str, model: nn.Module) -> list[str] | None:
     given = getattr(model, "stage_starts", None)
     if given is not None and not isinstance(given, list | tuple):
         raise UsersCodeFailed(
-            f"stage_starts of model {name!r}: {given!r} is no list of layers; write them as ['3'], for example"
+            f"stage_starts of model {name!r}: {given!r} is not a list of layers; write them as ['3'], for example"
         )
     return None if given is None else [str(each) for each in given]
 

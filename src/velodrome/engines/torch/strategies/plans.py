@@ -62,8 +62,8 @@ def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[s
     if given is not None:
         given = given() if callable(given) else given
         if not isinstance(given, Mapping):
-            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is no dictionary of layers and styles; write "
-                                  "it as {'first': 'column', 'second': 'row'}, for example")
+            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is not a dictionary of layers and styles; "
+                                  "write it as {'first': 'column', 'second': 'row'}, for example")
         return dict(given)
     plan: dict[str, str] = {}
     several = _used_several_times(model)
