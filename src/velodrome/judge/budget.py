@@ -271,8 +271,10 @@ class Ending:
         times = counted(self.repetitions, "repetition")
         if self.stopped == "sure":
             rest = self.not_run + self.left_out
-            lacking = f" without {in_list(rest)}, which the budget left out; raise --budget to include them" if rest else ""
-            return f"Settled after {times}{lacking}."
+            if not rest:
+                return f"Settled after {times}."
+            return (f"Settled after {times} without {in_list(rest)}, which the budget left out; raise --budget to "
+                    "include them.")
         if self.stopped == "budget":
             lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
             lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
