@@ -109,7 +109,7 @@ def limited(runs: Path, budget: str | None, job: dict[str, Any] | None = None, *
 @pytest.mark.parametrize(("budget", "left_out", "said"), [
     ("10m", 0, "the budget of 10 min is enough for 3 repetitions of all 4 configurations (about 3 min), as many "
      "as a verdict needs"),
-    ("2m", 1, ", so that the others run 3 times, as a verdict needs; --budget "),
+    ("2m", 1, "left out by the budget of 2 min, so that the others run 3 times, as a verdict needs: "),
     ("1m", 0, "the budget of 60 s is too small for a verdict: it needs 3 repetitions, which take about 72 s for two "
      "configurations (--budget 80s); as many jobs as fit will run, the most promising first"),
 ])

@@ -115,7 +115,7 @@ def test_every_process_of_a_script_has_its_role_and_everybodys_addresses_in_its_
                      id="no-servers"),
         pytest.param("--ps {ps_host}", 1, "no placeholder '{ps_host}': did you mean 'ps_hosts'", id="misspelled"),
         pytest.param("--task {task_index}", 1, "no placeholder '{task_index}': write {index}", id="name-of-scripts"),
-        pytest.param("--task {index+1}", 1, "names 'index', which is no field", id="computed"),
+        pytest.param("--task {index+1}", 1, "names 'index', which is not a field", id="computed"),
     ],
 )
 def test_a_placeholder_of_a_process_that_does_not_exist_is_refused(arguments: str, servers: int, sentence: str) -> None:

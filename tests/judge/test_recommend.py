@@ -57,7 +57,7 @@ def test_one_worker_with_a_parameter_server_is_distributed() -> None:
     alone = ask(slow)
     assert alone.decision == "use"
     assert alone.best == "tensorflow/parameter-server with 1 worker and 1 server"
-    assert any("whether distributing helps at all is not known" in caveat for caveat in alone.caveats)
+    assert any("it is not known whether distributing helps at all" in caveat for caveat in alone.caveats)
     answer = ask([*slow, *repeated([150, 151, 149], strategy="single", engine="tensorflow")])
     assert answer.verdict == "use tensorflow/single with 1 worker: do not distribute this."
     assert answer.rival == "tensorflow/parameter-server with 1 worker and 1 server"
@@ -130,7 +130,7 @@ def test_fewer_than_three_repetitions_never_prove_anything() -> None:
 def test_without_a_baseline_it_says_that_the_gain_is_unknown() -> None:
     answer = ask([*repeated([200, 202, 198], workers=2), *repeated([100, 101, 99], strategy="allreduce", workers=2)])
     assert answer.decision == "use"
-    assert any("whether distributing helps at all is not known" in caveat for caveat in answer.caveats)
+    assert any("it is not known whether distributing helps at all" in caveat for caveat in answer.caveats)
     assert "single run and a one-worker run" in answer.next
 
 

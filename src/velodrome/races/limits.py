@@ -133,8 +133,8 @@ class Budget:
         if affordable.left_out:
             names = configuration_names({key: entries[0].job for key, entries in self._of.items()})
             out = in_list([names[key] for key in reversed(affordable.left_out)])
-            return [f"the budget of {asked} leaves out {out}, so that the others run {times} times, as a verdict "
-                    f"needs; --budget {as_option(self.spent + affordable.whole)} includes all {count} configurations"]
+            return [f"left out by the budget of {asked}, so that the others run {times} times, as a verdict needs: "
+                    f"{out}; --budget {as_option(self.spent + affordable.whole)} includes all {count} configurations"]
         if affordable.whole == 0:
             return [f"the budget of {asked} leaves {duration(max(0.0, self.left))} for further repetitions"]
         return [f"the budget of {asked} is enough for {times} repetitions of all {count} configurations (about "
