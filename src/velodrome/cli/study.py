@@ -134,7 +134,7 @@ def new(
     if json:
         say_json({"file": str(path.resolve()), "command": f"velodrome study run {word}"})
         return
-    say(f"{path} is written; run it with\n\n  velodrome study run {word}")
+    say(f"wrote {path}; run it with\n\n  velodrome study run {word}")
 
 
 @study_app.command("run")
