@@ -86,7 +86,8 @@ def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path)
     assert strategies["allreduce"]["traffic"]["several_hosts"] == 2 * 3 * size // 4
     assert strategies["zero1"]["traffic"]["one_host"] == strategies["fsdp"]["traffic"]["one_host"] == 3 * 3 * size // 4
     assert strategies["local-sgd"]["traffic"]["one_host"] == round(2 * 3 * size / 4 / 8)
-    for name, reason in (("pipeline", "is not an nn.Sequential"), ("tensor", "no dense layers that 4 workers can divide")):
+    for name, reason in (("pipeline", "is not an nn.Sequential"),
+                         ("tensor", "no dense layers that 4 workers can divide")):
         assert strategies[name]["traffic"] is None
         assert reason in strategies[name]["refused"]
     assert found["test"]["total"] == 359

@@ -1,4 +1,4 @@
-"""How the workers of a strategy keep in step and what they exchange: consistency models, and bytes as formulas.
+"""How the workers of a strategy synchronize and what they exchange: consistency models, and bytes as formulas.
 
 Also what the exchange needs: packages, an MPI that can be loaded, and shared memory on a host. Nothing is loaded into
 this process.

@@ -284,7 +284,7 @@ def _not_yet(question: Question, needed: RunsNeeded) -> str:
 
 
 def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
-    """The one that leads seems to learn less: another is recommended, and the reader told what the choice is."""
+    """The leader seems less accurate: recommend another one, and state both, so that the reader can choose."""
     chosen, leader = choice.chosen, choice.against
     words = question.lead(leader, chosen).plain("", question.wording).strip()
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."

@@ -307,7 +307,7 @@ class Control:
 
 
 def _holder(folder: Path) -> psutil.Process:
-    """The process that holds a run or race; refused if that is not surely one of ours."""
+    """The process that holds a run or race; refused if it may not be one of ours."""
     locked = [path for path in (folder, *_inside(folder)) if RunFolder(path).is_locked()]
     if not locked:
         raise BadRequest(f"{folder.name!r} is not running")

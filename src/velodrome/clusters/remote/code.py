@@ -226,7 +226,7 @@ def _rules_above(folder: Path) -> list[Rule]:
 
 
 def _walked(folder: Path, rules: Sequence[Rule]) -> list[Path]:
-    """What `_walk` finds, but no more than tells that there are too many."""
+    """The files of `_walk`, cut off where there are too many."""
     return list(islice(_walk(folder, rules), _MOST_FILES + 1))
 
 

@@ -105,7 +105,7 @@ def target_fields(item: Item) -> tuple[ArrayField, ...]:
     return tuple(ArrayField(column, array.shape, target_dtype(array).name) for column, array in item.targets.items())
 
 
-#: A stream that is longer is taken for one that never ends.
+#: A longer stream counts as endless.
 MOST_STREAMED = 1 << 28
 
 

@@ -187,7 +187,7 @@ def _tried(
 
 
 def _as_described(folder: Path, form: Form) -> keras.Model:
-    """A whole model that this process has saved, loaded as its README tells to."""
+    """A whole model that this process has saved, loaded as its README describes."""
     objects = {name: builder_of(place) for name, place in form.custom_objects.items()}
     return keras.saving.load_model(
         folder / WHOLE, custom_objects=objects, compile=False, safe_mode=form.safe_mode

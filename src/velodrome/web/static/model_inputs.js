@@ -19,7 +19,7 @@ async function showPicture(one) {
   preview.classList.toggle("photo", one.photo);
   $("caption").textContent = one.name;
   $("shown").hidden = false;
-  // A file that is no picture cannot be shown; its answer tells why.
+  // A file that is not a picture cannot be shown; its error says why.
   preview.parentElement.hidden = false;
   preview.onerror = () => { preview.parentElement.hidden = true; };
   clearMap();
