@@ -47,7 +47,7 @@ def test_a_job_that_cannot_run_is_refused(fields: dict[str, Any], words: list[st
 def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: 2 * 2**30)
     check(strategy="ddp", workers=2)
-    with pytest.raises(BadRequest, match=r"50 torch processes need about 1\d\.\d GiB of memory, and 2\.0 GiB are free"):
+    with pytest.raises(BadRequest, match=r"50 torch processes need about 1\d\.\d GiB of memory, but only 2\.0 GiB are free"):
         check(strategy="ddp", workers=50)
 
 
@@ -90,7 +90,7 @@ def test_a_module_in_the_current_folder_is_found_without_importing_it(
 def test_a_host_without_shared_memory_for_mpi_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(segments, "FOLDER", tmp_path / "none")
     check(strategy="ddp", workers=2)
-    with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), and MPI needs 3\.0 MiB"):
+    with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), but MPI needs 3\.0 MiB"):
         check(strategy="allreduce", workers=3)
 
 

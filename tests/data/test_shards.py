@@ -172,7 +172,7 @@ def test_a_damaged_file_is_named(tmp_path, encoding):
     whole = victim.read_bytes()
 
     victim.write_bytes(whole[:-5])
-    with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' has [\d,]+ bytes, and its index says"):
+    with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' has [\d,]+ bytes, but its index says"):
         load_shards(str(tmp_path / "s"))
     victim.write_bytes(whole[:50] + bytes([whole[50] ^ 4]) + whole[51:])
     with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' is damaged .* at byte 0 is wrong"):

@@ -189,7 +189,7 @@ def shared_memory_shortage(ranks: int) -> str | None:
         has = f"has {bytes_text(segments.free())} free" if full else f"cannot be used ({error.strerror})"
         workers = "1 worker" if ranks == 1 else f"{ranks} workers"
         return (
-            f"{segments.FOLDER} {has}, and MPI needs {bytes_text(size)} of shared memory there for {workers} on one "
+            f"{segments.FOLDER} {has}, but MPI needs {bytes_text(size)} of shared memory there for {workers} on one "
             f"host: enlarge it (in a container, --shm-size=64m), make it writable, or choose a strategy without MPI "
             "(velodrome engines)"
         )

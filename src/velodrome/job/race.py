@@ -237,8 +237,8 @@ def _too_many(race: Race) -> str | None:
     if configurations * race.most <= MOST_JOBS:
         return None
     limit = "max_repeat" if race.most > race.repeat else "repeat"
-    return (f"it asks for {configurations * race.most:,} jobs ({configurations:,} × {limit} {race.most:,}), and a race "
-            f"has at most {MOST_JOBS:,}: vary fewer values, or lower {limit}")
+    return (f"it asks for {configurations * race.most:,} jobs ({configurations:,} × {limit} {race.most:,}), but a "
+            f"race has at most {MOST_JOBS:,}: vary fewer values, or lower {limit}")
 
 
 def varying(race: Race) -> Iterator[dict[str, Any]]:
@@ -290,7 +290,7 @@ def combinations(race: Race) -> Combinations:
                 expanded.entries += _repetitions(added, race.repeat, baseline=True)
     jobs = len(expanded.entries) // race.repeat * race.most
     if jobs > MOST_JOBS:
-        raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, and a race has at most "
+        raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, but a race has at most "
                          f"{MOST_JOBS:,}: vary fewer values, repeat them less often, or leave baselines out")
     return expanded
 

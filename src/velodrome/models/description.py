@@ -141,10 +141,10 @@ def check_data(about: Mapping[str, Any], data: Any) -> None:
     width = len(data.vocabulary) if said.kind == "text" else data.classes
     shape = None if said.kind == "text" else data.input_shape
     if shape is not None and said.input_shape is not None and _axes(said.input_shape) != _axes(shape):
-        raise BadRequest(f"the saved model takes inputs of shape {shown(said.input_shape)}, and the data have "
+        raise BadRequest(f"the saved model takes inputs of shape {shown(said.input_shape)}, but the data have "
                          f"{shown(shape)}")
     if width is not None and said.kind != "arrays" and said.width != width:
-        raise BadRequest(f"the saved model returns {said.width or 0:,} numbers, and the data need {width:,}")
+        raise BadRequest(f"the saved model returns {said.width or 0:,} numbers, but the data need {width:,}")
 
 
 def _axes(shape: Any) -> Any:

@@ -333,4 +333,4 @@ def build_text(name: str, vocabulary: int, context: int, seed: int, dtype: str) 
             return _transformer(vocabulary, context, transformer, generator, dtype)
         case Lstm() as lstm:
             return _language_model(vocabulary, lstm, generator, dtype)
-    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    raise BadRequest(f"model {name!r} reads images, but the data set is a text: choose {text_models()}")

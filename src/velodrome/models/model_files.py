@@ -258,8 +258,8 @@ def check_size(file: str, size: int) -> None:
     """Refuse weights of more bytes than memory has free."""
     if size > (free := available_memory()):
         raise BadRequest(
-            f"--weights {file!r} holds {bytes_text(size)}, and {bytes_text(free)} of memory are free here; choose a "
-            "smaller file"
+            f"--weights {file!r} holds {bytes_text(size)}, but only {bytes_text(free)} of memory are free here; choose "
+            "a smaller file"
         )
 
 

@@ -220,4 +220,4 @@ def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel |
             return Gpt(vocabulary, context, transformer)
         case Lstm() as lstm:
             return LanguageModel(vocabulary, lstm)
-    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    raise BadRequest(f"model {name!r} reads images, but the data set is a text: choose {text_models()}")

@@ -88,7 +88,7 @@ def _check_file(content: bytes) -> None:
     if not content:
         raise BadInput("the file is empty")
     if len(content) > LARGEST_BYTES:
-        raise BadInput(f"the file has {len(content):,} bytes, and at most {LARGEST_BYTES:,} are accepted", 413)
+        raise BadInput(f"the file has {len(content):,} bytes, but at most {LARGEST_BYTES:,} are accepted", 413)
     kind = _kind_of(content)
     if kind is None:
         raise BadInput("the file is not a picture of a known format: send JPEG, PNG, GIF, WebP or BMP", 415)

@@ -127,7 +127,7 @@ class _Runs:
             return setting.missing.partition(" (")[0]  # the plan has the whole sentence
         workers = _workers(setting)
         if quantity.timed and workers > self._cores:
-            return f"{workers} workers with a core each are needed, and there are {self._cores} cores"
+            return f"{workers} workers with a core each are needed, but there are {self._cores} cores"
         if changed := other_experiment(setting, steady=quantity.steady):
             return f"our runs differ: {', '.join(changed)}"
         if self.row(setting) is None:

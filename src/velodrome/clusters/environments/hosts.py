@@ -154,7 +154,7 @@ def prepare(
     """
     interpreter, minor = str(link.facts["base"]), _minor()
     if not str(link.facts["python"]).startswith(f"{minor}."):
-        raise HostError(f"{link.host!r} has Python {link.facts['python']} ({interpreter}), and this machine {minor}: "
+        raise HostError(f"{link.host!r} has Python {link.facts['python']} ({interpreter}), but this machine {minor}: "
                         f"set python in clusters.yaml to a Python {minor} there")
     record, ours = _record(link), {"pins": wanted, "velodrome": training_side_digest()}
     if record is not None and {name: record.get(name) for name in ours} == ours:

@@ -60,8 +60,9 @@ def clocks(links: Iterable[Link]) -> list[Finding]:
 def disks(links: Iterable[Link], needed: int = DISK_BYTES) -> list[Finding]:
     """Hosts whose disk has no room for the folder of a run."""
     return [
-        Finding("error", "disk", link.host, f"{link.facts['root']} has {bytes_text(link.facts['disk'])} left, and a "
-                f"run needs {bytes_text(needed)}", "free some space there, or set root in clusters.yaml")
+        Finding("error", "disk", link.host,
+            f"{link.facts['root']} has {bytes_text(link.facts['disk'])} left, but a run needs {bytes_text(needed)}",
+            "free some space there, or set root in clusters.yaml")
         for link in links if link.facts["disk"] < needed
     ]
 
@@ -71,8 +72,9 @@ def memory(link: Link, needed: int) -> list[Finding]:
     free = link.facts["memory"]
     if free is None or free >= needed:
         return []
-    return [Finding("error", "memory", link.host, f"its processes need about {bytes_text(needed)} of memory, and "
-                    f"{bytes_text(free)} are free", "place fewer processes there")]
+    return [Finding("error", "memory", link.host,
+        f"its processes need about {bytes_text(needed)} of memory, but only {bytes_text(free)} are free",
+        "place fewer processes there")]
 
 
 def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:

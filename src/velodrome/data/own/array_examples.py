@@ -223,7 +223,7 @@ def class_names(kinds: Mapping[str, NDArray[Any]]) -> list[str]:
                 "rows with argmax(axis=1)"
             )
         if array.dtype.kind not in "buifU":
-            raise WrongData(f"{key} holds {array.dtype}, and labels are whole numbers or words")
+            raise WrongData(f"{key} holds {array.dtype}, but labels are whole numbers or words")
     words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
     if len(set(words.values())) > 1:
         kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())

@@ -123,7 +123,7 @@ class TextFolder(CachedSource):
         if total * _SWELL > (free := process_memory()):
             raise WrongData(
                 f"{bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
-                f"memory as words, and {bytes_text(free)} are free: take a part of it"
+                f"memory as words, but only {bytes_text(free)} are free: take a part of it"
             )
         parts = {file.name: _part_of(file.name) for file in files}
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())

@@ -107,7 +107,7 @@ def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -
             before.append(number)
     if len(groups) < stages:
         raise BadRequest(
-            f"--workers {stages}: every stage of a pipeline needs a layer with weights, and model {name!r} has "
+            f"--workers {stages}: every stage of a pipeline needs a layer with weights, but model {name!r} has "
             f"{len(groups)}; use fewer workers"
         )
     return groups
@@ -294,5 +294,5 @@ def refuse_small_parts(job: Job, minimum: int, examples: int) -> None:
     if examples < minimum:
         raise BadRequest(
             f"--micro-batches {MICRO_BATCHES.of(job)}: model {job.model!r} trains on {minimum} examples or "
-            f"more at a time, and a micro-batch has {examples}; use fewer micro-batches or a larger batch"
+            f"more at a time, but a micro-batch has {examples}; use fewer micro-batches or a larger batch"
         )
