@@ -47,7 +47,8 @@ def test_a_job_that_cannot_run_is_refused(fields: dict[str, Any], words: list[st
 def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: 2 * 2**30)
     check(strategy="ddp", workers=2)
-    with pytest.raises(BadRequest, match=r"50 torch processes need about 1\d\.\d GiB of memory, but only 2\.0 GiB are free"):
+    needs = r"50 torch processes need about 1\d\.\d GiB of memory, but only 2\.0 GiB are free"
+    with pytest.raises(BadRequest, match=needs):
         check(strategy="ddp", workers=50)
 
 
