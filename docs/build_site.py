@@ -23,7 +23,7 @@ SITE = ROOT / "build" / "site"
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: Pages in the order of a user's questions.
 NAVIGATION = {
-    "First answer": ["tutorial", "how-to/recommend", "how-to/long-trainings", "how-to/networks"],
+    "Get a first answer": ["tutorial", "how-to/recommend", "how-to/long-trainings", "how-to/networks"],
     "My model and my code": [
         "how-to/own-model", "how-to/own-task", "how-to/script", "how-to/optimization", "how-to/language-model",
         "how-to/python-api",
