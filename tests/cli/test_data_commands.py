@@ -173,7 +173,7 @@ def test_jobs_on_own_data_are_checked_before_anything_starts(velodrome, runs, tm
     folder = write_folders(tmp_path / "photos")
     rows = [
         (["--dataset", f"path:{folder}", "--batch-size", "23"], "has 22 to train on"),
-        (["--dataset", f"path:{folder}", "--model", "lenet5"], "at least 16×16, and these are 6×8"),
+        (["--dataset", f"path:{folder}", "--model", "lenet5"], "at least 16×16, but these are 6×8"),
         (["--dataset", "ptb"], "'ptb' is text"),
         (["--dataset", "nowhere_at_all:load"], "no module named 'nowhere_at_all'"),
         (["--dataset", "nowhere_at_all:load", "--model", "nonsense"], "no model 'nonsense'"),
