@@ -107,6 +107,6 @@ def test_tables_are_refused_by_engines_that_take_none(
     with pytest.raises(BadRequest) as refused:
         preflight.check_job(resolve(Job.model_validate({"dataset": "breast-cancer", **fields, **model})))
     assert str(refused.value) == (
-        f"--dataset 'breast-cancer' is arrays of numbers, and {takes}; choose --engine tensorflow or torch or "
+        f"--dataset 'breast-cancer' is arrays of numbers, but {takes}; choose --engine tensorflow or torch or "
         "accelerate or fabric or deepspeed or horovod for it"
     )

@@ -269,5 +269,5 @@ def test_what_was_prepared_from_a_mirror_is_usable_without_it(tmp_path):
 def test_without_its_files_fashion_products_say_where_to_put_them(own_cache):
     assert catalogue.describe("fashion-products").train is None
     assert not catalogue.is_here("fashion-products")
-    with pytest.raises(DataError, match=r"Kaggle wants an account.*images/ into .*cache/fashion-products"):
+    with pytest.raises(DataError, match=r"Kaggle requires an account.*images/ into .*cache/fashion-products"):
         catalogue.prepare("fashion-products")

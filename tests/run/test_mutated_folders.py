@@ -219,7 +219,7 @@ def test_baselines_count_as_jobs(store: Store) -> None:
     vary = {"entry": ["torch/ddp", "torch/fsdp"]}
     store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "vary": vary, "repeat": 5000}))
     done = store.command("race", store.race / "race.yaml", "--dry-run", "--name", "other", "--runs", store.runs)
-    assert (done.code, "it asks for 15,000 jobs with its baselines, and a race" in done.err) == (2, True), done.text
+    assert (done.code, "it asks for 15,000 jobs with its baselines, but a race" in done.err) == (2, True), done.text
     store.read()
 
 
