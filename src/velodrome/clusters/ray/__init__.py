@@ -76,8 +76,7 @@ def reason_of(error: BaseException, seconds: float | None = None) -> str:
     if "GetTimeoutError" in names:
         within = "in time" if seconds is None else f"within {seconds:g} s"
         return (f"did not start Ray's actor {within}: its Ray node is busy, or is still preparing the runtime_env; "
-                "raise "
-                "start_timeout of the cluster")
+                "raise start_timeout of the cluster")
     if "RuntimeEnvSetupError" in names:
         return f"cannot prepare the runtime_env: {_essence(error)}"
     known = next((_REASONS[name] for name in names if name in _REASONS), None)
