@@ -299,8 +299,7 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
         "judging after every repetition: the chance that anything reported as beaten is not worse is 5 % for the "
         "whole race.",
         (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
-        tuple(body),
-    )
+        tuple(body))
 
 
 def _mean(question: Question, candidate: Candidate, leader: Candidate) -> Cell:
