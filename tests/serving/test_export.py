@@ -14,7 +14,7 @@ import velodrome
 from velodrome.catalog.base import Engine
 from velodrome.catalog.registry import all_forms
 from velodrome.errors import BadRequest, RunFailed
-from velodrome.models.served import EXAMPLES, ONNX, SERVED
+from velodrome.models.description import EXAMPLES, ONNX, SERVED
 from velodrome.serving import export as exporting
 from velodrome.serving.export import _compare
 from velodrome.serving.model import LoadedModel, is_exported

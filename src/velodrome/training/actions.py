@@ -26,9 +26,8 @@ from velodrome.catalog.registry import engine_of
 from velodrome.data.base import is_mapped
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.checks import preserved
-from velodrome.models.description import check_data
+from velodrome.models.description import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, check_data, served_model
 from velodrome.models.model_files import read_description
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, served_model
 from velodrome.tasks.base import Counts, Loaded
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
@@ -126,7 +125,7 @@ class Exporter(Protocol):
 
 
 class Outputs(Protocol):
-    """The module `saved` of an engine whose models another one writes as ONNX (`Engine.exported_by`)."""
+    """The package of an engine whose models another one writes as ONNX (`Engine.exported_by`)."""
 
     def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
         """What the model of a folder returns for inputs as the data set stores them."""
@@ -178,13 +177,17 @@ def export(context: Context, folder: Path) -> None:
 
 
 def _exporter(engine: Engine) -> ModuleType:
-    """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
-    module = "onnx_export" if engine.exported_by is None else "saved"
-    own = f"{engine.worker.rpartition('.')[0]}.{module}"
-    for name in (own, f"velodrome.engines.{engine.tasks_of}.{module}"):
+    """The module that exports models: the engine's own, or that of the engine whose tasks, and so models, it shares."""
+    own = engine.worker.rpartition(".")[0]
+    if engine.exported_by is not None:
+        package = import_module(own)
+        if not hasattr(package, "outputs"):
+            raise BadRequest(f"models of engine {engine.name} cannot be exported: {own!r} has no function 'outputs'")
+        return package
+    for name in (f"{own}.onnx_export", f"velodrome.engines.{engine.tasks_of}.onnx_export"):
         if find_spec(name) is not None:
             return import_module(name)
-    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
+    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module '{own}.onnx_export'")
 
 
 def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:

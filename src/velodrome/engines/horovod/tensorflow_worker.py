@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.horovod.session import HorovodTransport, translated
-from velodrome.engines.tensorflow.inputs import to_inputs
+from velodrome.engines.horovod import HorovodTransport, translated
+from velodrome.engines.tensorflow.inspection import to_inputs
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo

@@ -24,7 +24,7 @@ import torch
 
 from velodrome.catalog.world import World
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.tasks import task_of_job
+from velodrome.engines.torch.network import task_of_job
 from velodrome.machine import allowed_cores
 from velodrome.training import loop
 from velodrome.training.context import Context
