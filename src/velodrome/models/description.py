@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Numbers of one example of an input or state; names of classes and words.
 MOST_NUMBERS, MOST_NAMES = 1 << 26, 1 << 20
-#: How many times larger weights may be than the archive that holds them: Keras does not even compress them.
+#: How many times larger weights may be than the archive that holds them. Keras does not compress them at all.
 _MOST_UNPACKED = 20
 _ARCHIVE = ".keras"
 #: Bytes of a description; an exported language model's has its vocabulary.
@@ -172,7 +172,7 @@ ONNX = "model.onnx"
 SERVED = "serving.json"
 EXAMPLES = "examples.npz"
 SCHEMA = 1
-#: So many examples of the test set must give the same answers before an export is kept.
+#: An export is kept only if this many examples of the test set give the same outputs.
 CHECKED_EXAMPLES = 100
 #: By how much they may differ, relative to the largest number that the engine's own model returns, or to 1.
 TOLERANCE = 1e-4
@@ -248,7 +248,7 @@ class Served(BaseModel):
     columns: dict[str, Any] = Field(default_factory=dict)
     #: Words of a language model, by their numbers.
     vocabulary: tuple[str, ...] = Field((), max_length=MOST_NAMES)
-    #: How many words it reads at a time: one where it carries a state, else at most so many.
+    #: How many words it reads at a time: one where it carries a state, else at most this many.
     context: int | None = Field(None, ge=1, le=MOST_NUMBERS)
     state: tuple[ServedState, ...] = Field((), max_length=1_000)
     #: The only batch that the graph takes; None for any.

@@ -100,7 +100,7 @@ class Network(FlatModel):
     # -- examples
 
     def rows(self, count: int) -> Examples:
-        """So many training examples, repeated if there are fewer."""
+        """`count` training examples, repeated if there are fewer."""
         return self._source.read(np.arange(count, dtype=np.int64) % len(self._source), epoch=1)
 
     @property

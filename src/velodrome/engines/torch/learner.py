@@ -129,7 +129,7 @@ class TorchLearner(TransportLearner):
         return self._train_batches(first * self._accumulate, last * self._accumulate)
 
     def _train_batches(self, first: int, last: int) -> Counts:
-        """Train so many batches; nothing is read back from the device before the end."""
+        """Train these batches; nothing is read back from the device before the end."""
         objective, forward, tally = self._objective, self.forward, Tally(self._objective)
         by_examples, counts_first = objective.by_examples, not objective.changes_tensors
         # `step` adds up and scales in one operation. FSDP warns of modules that return views, which losses may be.

@@ -114,8 +114,8 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 def save(
     folder: Path, model: nn.Module, description: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Write the weights, how to load them, and what the model is: this last, so that a folder that tells it is
-    complete. `weights` are the model's, where this process does not have all of them."""
+    """Write the weights, how to load them, and what the model is: this last, so that a folder with a
+    description is complete. `weights` are the model's, where this process does not have all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with files.atomic_path(folder / WEIGHTS) as partial:

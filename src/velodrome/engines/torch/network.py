@@ -162,7 +162,7 @@ class _Builder:
         return trial.sizes_of(self._job, self._data, self._task)
 
     def sample(self, count: int, *, channels_last: bool | None = None) -> Batch:
-        """So many training examples, repeated if there are too few."""
+        """`count` training examples, repeated if there are too few."""
         train = self._data.train
         columns = self._columns[self._zoo if channels_last is None else channels_last]
         return columns.batch(*train.gather(np.arange(count, dtype=np.int64) % len(train)))

@@ -143,7 +143,7 @@ _CORES_AT_IMPORT = len(allowed_cores())
 
 
 def should_sleep(foreign: float, sleeping: bool) -> bool:
-    """Whether threads should sleep while they wait, beside programs that use so many of the process's cores."""
+    """Whether threads should sleep while they wait, when other programs use `foreign` of the process's cores."""
     return foreign > (FREE if sleeping else CROWDED)
 
 
