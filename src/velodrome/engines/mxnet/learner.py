@@ -56,7 +56,7 @@ class MxnetLearner(ZooLearner):
         self._start(updates=0)
 
     def _start(self, updates: int) -> None:
-        """A new optimizer that continues after this many updates; the servers get the weights of worker 0, and under asp
+        """A new optimizer that continues after this many updates; servers get the weights of worker 0, and under asp
         the optimizer too."""
         self._updates = updates
         self._optimizer = make_optimizer(self._context.job, updates)
