@@ -21,7 +21,7 @@ from velodrome.catalog import models
 from velodrome.catalog.models import EXAMPLE_TASKS, is_own
 from velodrome.data.own.encoding import Encoding
 from velodrome.errors import BadRequest, shown
-from velodrome.events.lines import sentences
+from velodrome.events import sentences
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
