@@ -107,8 +107,8 @@ def unreported_note(rows: Sequence[Row]) -> str:
     for row in rows:
         for sentence in dict.fromkeys(
             # Results of earlier versions have a sentence that did not ask for validation.
-            _untested_of(result) + _pattern(one) if one.startswith(_UNTESTED) else one
-            for result in row.results for one in result.not_reported or ()
+            _untested_of(result) + _pattern(reported) if reported.startswith(_UNTESTED) else reported
+            for result in row.results for reported in result.not_reported or ()
         ):
             lacking.setdefault(sentence, []).append(row.name)
     parts = []
@@ -165,7 +165,7 @@ def caveats_of(question: Question, choice: Choice, rows: Sequence[Row], reasons:
     notes.append(updates_note(best, [*([rival] if rival is not None else []), *singles]))
     if choice.decision != "open" and choice.rival is not None:
         notes.append(misses_note(question, choice.chosen, question.lead(choice.chosen, choice.rival)))
-    if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
+    if len(question.candidates) > 1 and all(candidate.distributed for candidate in question.candidates):
         notes.append("everything here was distributed, so whether distributing helps at all is not known")
     notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
@@ -177,8 +177,9 @@ def _other_means(question: Question, choice: Choice) -> str:
         return ""
     pair = (choice.chosen, choice.rival)
     compared = question.compared(*pair)
-    fewer = any(len(one.blocks) > compared.with_stragglers for one in pair)
-    if not fewer or all(question.amount(one, other) == question.amount(one) for one, other in (pair, pair[::-1])):
+    fewer = any(len(candidate.blocks) > compared.with_stragglers for candidate in pair)
+    if not fewer or all(question.amount(candidate, other) == question.amount(candidate)
+                        for candidate, other in (pair, pair[::-1])):
         return ""
     count = compared.count
     return (f"figures of this answer are of the {count} repetitions in which both were compared; means in tables have "

@@ -102,7 +102,7 @@ class ContestState:
     @property
     def leader(self) -> int:
         """The survivor that is ahead of the others, as it seems."""
-        return max(self.survivors, key=lambda one: sum(self._estimate[one, other] for other in self.survivors))
+        return max(self.survivors, key=lambda number: sum(self._estimate[number, other] for other in self.survivors))
 
 
 def contest_of(logarithms: Array, tolerance: float, *, robust: bool = True) -> Contest:
@@ -128,7 +128,7 @@ def decide(contest: Contest) -> ContestState:
             winner = int(ahead[0, :, loser].argmax())
             drops.append(Drop(int(loser), winner, look, _range(estimate[0], reach[0], winner, int(loser))))
         alive &= ~out(ahead)
-    survivors = tuple(int(one) for one in np.flatnonzero(alive[0]))
+    survivors = tuple(int(number) for number in np.flatnonzero(alive[0]))
     outcome: Outcome = "open"
     if len(survivors) == 1:
         outcome = "one"

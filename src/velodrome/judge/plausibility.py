@@ -211,7 +211,7 @@ def straggler_note(rows: Sequence[Row]) -> str:
     if not outliers:
         return ""
     total = sum(row.runs for row in rows)
-    worst = sorted(outliers, key=lambda one: -abs(math.log(one.factor)))
+    worst = sorted(outliers, key=lambda straggler: -abs(math.log(straggler.factor)))
     names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(outliers) - _NAMED} more" if outliers[_NAMED:] else "")
     what, who = ("was a straggler", "It is") if len(outliers) == 1 else ("were stragglers", "They are")
     return (f"{len(outliers)} of {total} runs {what} ({100 * len(outliers) / total:.0f} %): {names}. {who} left out of "
