@@ -38,7 +38,7 @@ from velodrome.events import read_events
 from velodrome.events.models import MODELS
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.reporting.load import load_race
 from velodrome.run.store import RunFolder, read_race
 

@@ -20,7 +20,7 @@ from tiny_models import brightness, counting, line
 from velodrome.api import datasets
 from velodrome.cli.main import app
 from velodrome.errors import BadRequest
-from velodrome.models.served import EXAMPLES, SERVED
+from velodrome.models.description import EXAMPLES, SERVED
 from velodrome.serving.model import LoadedModel
 from velodrome.web.model_api import serve_app
 

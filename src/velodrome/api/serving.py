@@ -17,7 +17,7 @@ from velodrome.data.base import Faults
 from velodrome.data.fetch import using_mirror
 from velodrome.data.own.tables import read_rows
 from velodrome.errors import BadRequest
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.serving import inputs, responses
 from velodrome.serving.export import export_run
 from velodrome.serving.inputs import LARGEST_BYTES

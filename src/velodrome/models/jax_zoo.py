@@ -60,7 +60,7 @@ class TextNetwork:
 
     weights: Values
     apply: Callable[[Tensors, jax.Array, Any], tuple[jax.Array, Any]]
-    #: The state of so many rows at the beginning of a text; empty for a network that carries none.
+    #: The state of a number of rows at the beginning of a text; empty for a network that carries none.
     initial_state: Callable[[int], Any]
     buffers: Values = field(default_factory=dict)
     loops: bool = True

@@ -180,7 +180,7 @@ def _attention(
 
 
 def _dense(widths: int, name: str, about: Transformer, activation: str | None = None) -> layers.Dense:
-    """A layer with so many times the width of the transformer."""
+    """A layer `widths` times as wide as the transformer."""
     return layers.Dense(
         widths * about.width, activation=activation, kernel_initializer=_normal(about, name), name=name
     )

@@ -95,7 +95,7 @@ def zoo_recipe(about: Mapping[str, Any], folder: Path, loaded: str) -> str:
         f"`{about['file']}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so "
         "that both engines can start from them (`--weights`). In the environment of `velodrome engines install "
         f"{about['engine']}`:", "",
-        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']}.saved import load", "",
+        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']} import load", "",
         f"{loaded} = load(Path({str(folder)!r}))", "```", "",
     ])
 

@@ -22,7 +22,7 @@ LstmState = tuple[torch.Tensor, torch.Tensor]
 
 
 class Flatten(nn.Module):
-    """Flattens height first and channels last, as Keras does; copies nothing of tensors in channels-last memory."""
+    """Flattens height first and channels last, as Keras does; tensors in channels-last memory are not copied."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.permute(0, 2, 3, 1).flatten(1)

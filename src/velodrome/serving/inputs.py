@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from velodrome.data.own.encoding import Encoding, encode_row
 from velodrome.data.pictures import TooManyPixels, Unreadable, decode
 from velodrome.errors import BadRequest, shown
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.serving.model import Array, BadInput
 
 #: Bytes that a form needs around the file.

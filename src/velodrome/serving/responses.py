@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.sources.text import EOS, UNKNOWN
-from velodrome.models.served import MOST_OF_BATCH, Served
+from velodrome.models.description import MOST_OF_BATCH, Served
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
 Response = list[dict[str, Any]]

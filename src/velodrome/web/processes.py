@@ -28,7 +28,7 @@ import psutil
 
 from velodrome import files
 from velodrome.errors import BadRequest
-from velodrome.models.served import ONNX
+from velodrome.models.description import ONNX
 from velodrome.run.store import LOCK, RunFolder
 from velodrome.web.security import Security
 

@@ -55,7 +55,7 @@ class Form:
 
 
 def save(folder: Path, model: keras.Model, form: Form, about: Mapping[str, Any]) -> None:
-    """Write the model, how to load it, and what it is: this last, so that a folder that tells it is complete."""
+    """Write the model, how to load it, and what it is: this last, so that a folder with a description is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _write(folder / form.file, model)

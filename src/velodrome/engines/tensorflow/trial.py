@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from velodrome.engines.tensorflow.feed import constants_of
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.engines.tensorflow.inputs import expects_bytes
-from velodrome.engines.tensorflow.inspection import Activation, last_activation
+from velodrome.engines.tensorflow.inspection import Activation, expects_bytes, last_activation
 from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
 from velodrome.models import own
 from velodrome.models.checks import (

@@ -86,14 +86,14 @@ class TorchTrial(Trial):
     def __init__(self, name: str, model: nn.Module, task: ExampleTask, sizes: Sizes) -> None:
         super().__init__(name, task)
         self._sizes = sizes
-        # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
+        # What torch.compile wraps is tried instead: each copy would be compiled again, for every mode and size.
         self._is_compiled, self._model = hasattr(model, "_orig_mod"), getattr(model, "_orig_mod", model)
 
     # -- a classifier
 
     def examine(self, sample: Callable[[int], Inputs], classes: int) -> Findings:
         """Try a classifier on every size of batch that it will be trained on, largest first; refuse it if one fails.
-        `sample` returns so many examples."""
+        `sample` returns a number of examples."""
         name, sizes, (full, *smaller) = self._name, self._sizes, self._sizes.training
         (evaluation, in_evaluation), (training, in_training) = (
             self._outputs(sample(full), classes, training=mode) for mode in (False, True)

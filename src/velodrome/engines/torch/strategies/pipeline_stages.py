@@ -142,7 +142,7 @@ def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repe
 
 
 def cuts_of(seconds: Sequence[float], stages: int) -> list[int]:
-    """Where to cut a row of groups into so many stages that the slowest is as fast as possible: the first group of
+    """Where to cut a row of groups into stages so that the slowest is as fast as possible: the first group of
     each stage, and the number of groups."""
     total = [0.0, *accumulate(seconds)]
     count = len(seconds)
@@ -290,7 +290,7 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
 
 
 def refuse_small_parts(job: Job, minimum: int, examples: int) -> None:
-    """Refuse micro-batches of so many examples if the model cannot be trained on them."""
+    """Refuse micro-batches of this many examples if the model cannot be trained on them."""
     if examples < minimum:
         raise BadRequest(
             f"--micro-batches {MICRO_BATCHES.of(job)}: model {job.model!r} trains on {minimum} examples or "

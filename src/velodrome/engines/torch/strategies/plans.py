@@ -52,7 +52,7 @@ def plan_for(network: Network, size: int) -> dict[str, str]:
 
 
 def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[str, str]:
-    """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
+    """How the layers of a model are divided over `size` processes: its own `tensor_plan`, or what can be derived from
     chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM.
 
     With `covers`, only from chains inside of whose calls alone their layers are used: what lies between two layers of
