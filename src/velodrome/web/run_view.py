@@ -107,7 +107,7 @@ def _marks(state: RunState, began: float) -> list[dict[str, Any]]:
 
 
 def _fault(fault: FaultSpan) -> dict[str, Any]:
-    """What was broken on purpose (`--fault`), and until when."""
+    """Injected faults (`--fault`), with their beginning and end."""
     end = None if fault.end is None else round(fault.end, 3)
     return {"kind": "fault", "seconds": round(fault.start, 3), "end": end, "text": f"--fault {fault.fault}",
             "process": ""}
