@@ -37,6 +37,7 @@ LAUNCHERS: dict[str, dict[str, str]] = {
     "ssh": {},
     "slurm": {},
     "ray": {},
+    "k8s": {},
 }
 
 
