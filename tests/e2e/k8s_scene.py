@@ -16,6 +16,7 @@ import yaml
 
 from velodrome.clusters.k8s.api import Api
 from velodrome.clusters.k8s.manifests import MANAGED, MANAGER
+from velodrome.clusters.k8s.reasons import holds_a_process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
 import kubernetes_cluster as server
@@ -54,11 +55,13 @@ class Kube:
     def node_of(self, pod: str) -> str:
         return str(self.pods()[pod]["spec"]["nodeName"])
 
-    def left(self) -> list[str]:
-        """What is there of runs."""
+    def left(self, *, forgotten: bool = False) -> list[str]:
+        """What is there of runs. Kubelets take up to half a minute to forget pods that have ended; `forgotten` if these
+        count, too."""
         kinds = ("Job", "Service", "ConfigMap", "NetworkPolicy", "Pod")
         return [f"{kind} {item['metadata']['name']}" for kind in kinds
-                for item in self.api.list(kind, f"{MANAGED}={MANAGER}")]
+                for item in self.api.list(kind, f"{MANAGED}={MANAGER}")
+                if kind != "Pod" or forgotten or holds_a_process(item)]
 
     def pid(self, run: str, role: str, rank: int) -> int:
         """A process of a run, as this machine numbers it."""
@@ -93,6 +96,10 @@ def running(file: Path) -> Iterator[Kube]:
 def kube_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
     with running(tmp_path_factory.mktemp("k8s") / "clusters.yaml") as kube:
         yield kube
+        deadline = time.monotonic() + 90
+        while left := kube.left(forgotten=True):
+            assert time.monotonic() < deadline, f"left: {left}"
+            time.sleep(0.5)
 
 
 @pytest.fixture
