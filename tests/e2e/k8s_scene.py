@@ -49,8 +49,9 @@ class Kube:
         self.running.do(line)
 
     def pods(self) -> dict[str, Any]:
-        """The pods of runs, by the name of their process."""
-        return {pod["metadata"]["labels"]["velodrome/pod"]: pod for pod in self.api.list("Pod", f"{MANAGED}={MANAGER}")}
+        """The pods of runs that have not ended, by the name of their process."""
+        return {pod["metadata"]["labels"]["velodrome/pod"]: pod
+                for pod in self.api.list("Pod", f"{MANAGED}={MANAGER}") if holds_a_process(pod)}
 
     def node_of(self, pod: str) -> str:
         return str(self.pods()[pod]["spec"]["nodeName"])
