@@ -16,12 +16,17 @@ def folders() -> list[Path]:
     """What the interpreter of the tests consists of, wherever its packages come from, and the engines' environments."""
     own = Path(sys.executable).resolve()
     wanted = [Path(sys.prefix), Path(sys.base_prefix), own.parents[1], engine_environments.HOME,
-              *(Path(entry) for entry in sys.path if entry)]
+              *(_whole(Path(entry)) for entry in sys.path if entry)]
     found: list[Path] = []
     for folder in sorted({folder for folder in wanted if folder.is_dir()}, key=lambda path: len(path.parts)):
         if not any(folder.is_relative_to(known) for known in found):
             found.append(folder)
     return found
+
+
+def _whole(entry: Path) -> Path:
+    """The environment that an entry of the path belongs to: packages have libraries beside their modules, as MPI."""
+    return entry.parents[2] if entry.name == "site-packages" else entry
 
 
 def cluster(**fields: Any) -> dict[str, Any]:
