@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ import numpy as np
 from k8s_scene import MARKS, NAME, Kube
 from safetensors.numpy import load_file
 from scene import Scene, training
+
+from velodrome.clusters import environments
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "servers"))
+import mxnet_environment
 
 pytestmark = MARKS
 TORCH = ("torch", "ddp")
@@ -37,6 +43,19 @@ def test_two_pods_train_the_weights_of_one_machine(velodrome: Any, runs: Path, n
     one, other = (load_file(runs / run / "model" / "model.safetensors") for run in ("here", "there"))
     for key, value in one.items():
         np.testing.assert_allclose(other[key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(bool(mxnet_environment.unavailable()), reason=mxnet_environment.unavailable() or "available")
+def test_the_servers_of_mxnet_are_pods_too(
+    velodrome: Any, runs: Path, no_strays: None, kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.FOLDER, str(mxnet_environment.HOME))
+    job = ["--engine", "mxnet", "--strategy", "kvstore", "--workers", 2, "--servers", 1, "--epochs", 2, "--optimizer",
+           "sgd"]
+    here = train(velodrome, runs, "here", *job)
+    there = train(velodrome, runs, "there", *job, "--on", NAME)
+    assert {"worker-0", "worker-1", "server-0"} < set(there["cluster"]["nodes"])
+    assert there["test"]["correct"] == here["test"]["correct"]
 
 
 def test_ctrl_c_leaves_nothing(scene: Scene, kube: Kube) -> None:
