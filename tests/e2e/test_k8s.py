@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from k8s_scene import MARKS, NAME, Kube
 from safetensors.numpy import load_file
 from scene import Scene, training
