@@ -51,6 +51,7 @@ def test_the_servers_of_mxnet_are_pods_too(
     velodrome: Any, runs: Path, no_strays: None, kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(environments.FOLDER, str(mxnet_environment.HOME))
+    mxnet_environment.prepare()
     job = ["--engine", "mxnet", "--strategy", "kvstore", "--workers", 2, "--servers", 1, "--epochs", 2, "--optimizer",
            "sgd"]
     here = train(velodrome, runs, "here", *job)
