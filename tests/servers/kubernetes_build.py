@@ -22,7 +22,7 @@ from pathlib import Path
 import debian
 
 HOME = Path(os.environ.get("VELODROME_TEST_CACHE") or "~/.cache/velodrome-test").expanduser() / "kubernetes"
-READY = HOME / "ready-2"
+READY = HOME / "ready-3"
 BINARIES, IMAGES = HOME / "bin", HOME / "images"
 VERSION = "1.20.2"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
@@ -36,7 +36,7 @@ _PACKAGES = (
 )
 _RUN_TIME_TOOLS = ("containerd", "runc", "etcd", "iptables", "dnsmasq", "conntrack", "ip", "nsenter", "unshare",
                    "setpriv", "openssl")
-_IN_IMAGE = "python3,iproute2"
+_IN_IMAGE = "python3,iproute2,libgomp1,libgfortran5"
 _SOURCES = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"
 _MIRRORS = (("http://deb.debian.org/debian", "bookworm"),
             ("http://deb.debian.org/debian-security", "bookworm-security"))
