@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from velodrome.training.context import Context
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 def train(context: Context) -> None:
     """Take this process's part in the job of the context."""
+    _resolve_names()
     if context.role != "worker":
         _serve(context)
         return
@@ -28,6 +32,15 @@ def train(context: Context) -> None:
         return learner_class(context, *peers)
 
     loop.train(context, lambda: _connect(context, mx), build)
+
+
+def _resolve_names() -> None:
+    """Let MXNet know hosts by their addresses: its sockets cannot be bound to a name."""
+    for variable in ("DMLC_NODE_HOST", "DMLC_PS_ROOT_URI"):
+        if host := os.environ.get(variable):
+            with suppress(OSError):
+                found = socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+                os.environ[variable] = str(found[0][4][0])
 
 
 def _serve(context: Context) -> None:
