@@ -15,7 +15,9 @@ from velodrome.events.fields import (
     Count,
     Counts,
     CpuTime,
+    DataRecord,
     Division,
+    FaultBase,
     HistoryRow,
     Implementation,
     Layer,
@@ -87,20 +89,10 @@ class PhaseEvent(EventBase):
     )
 
 
-class DataEvent(EventBase):
+class DataEvent(DataRecord, EventBase):
     """What the chief loaded: runs are compared only if their data are the same."""
 
     kind: Literal["data"]
-    train: Count = Field(description="training examples; of a text, its words")
-    validation: Count = Field(description="validation examples")
-    test: Count = Field(description="test examples")
-    fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="of the content of all examples, in whatever order and parts they are; of examples that are "
-        "made when they are asked for, of their number and form"
-    )
-    seeded: bool = Field(
-        False, description="whether a function of your own made the examples, which may be others for each seed"
-    )
 
 
 class ProgressEvent(EventBase):
@@ -305,16 +297,11 @@ class WaitEvent(EventBase):
     message: str = Field(description="one sentence")
 
 
-class FaultEvent(EventBase):
+class FaultEvent(FaultBase, EventBase):
     """Something is broken on purpose (`--fault`), or is whole again."""
 
     kind: Literal["fault"]
     state: Literal["begin", "end"] = Field(description="begin or end")
-    fault: str = Field(description="as requested")
-    action: str = Field(description="kill, pause, partition or slow")
-    target: str = Field(description="the process or host that was named")
-    host: str = Field(description="the host that it is about, or that the process runs on")
-    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
 
 
 class TrafficEvent(EventBase):
