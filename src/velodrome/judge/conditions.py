@@ -16,8 +16,6 @@ from velodrome.events.result import Cluster, Host, Link
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 
-#: What a run was trained and tested on, from its result or while it runs.
-
 
 def host_lines(result: Result) -> list[str]:
     """`node1: 8 cores, 16 GiB memory, 2 × Tesla T4, Python 3.11.7 in /usr/bin/python`; empty for older results."""

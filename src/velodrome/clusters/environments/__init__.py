@@ -170,15 +170,6 @@ def read_record(home: Path) -> dict[str, str] | None:
     return record if isinstance(record, dict) else None
 
 
-def parse_record(text: str) -> dict[str, Any] | None:
-    """The record that another host sent; None if it is none."""
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
 def is_current(engine: Engine, home: Path) -> bool:
     """Whether an environment of this engine and this version of Velodrome is there, with its interpreter."""
     return (home / "bin" / "python").exists() and read_record(home) == record_of(engine)

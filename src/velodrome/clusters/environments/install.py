@@ -2,7 +2,8 @@
 
 An environment is complete when its record is there, which is written last: an installation that was interrupted has
 none and is made anew. A lock per environment lets several commands ask for the same one at once. Each step has a time
-limit, and none outlives the process that started it.
+limit, and none outlives the process that started it: uv, which was tried in place of venv and pip, is faster, but has
+neither, so two command lines would change and nothing here would go.
 """
 
 from __future__ import annotations
