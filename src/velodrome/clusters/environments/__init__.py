@@ -22,7 +22,6 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
