@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
+# Python keeps what it compiled, whatever the shell says: every process that the tests start would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Pytest processes: one per core and one more, because many tests wait for processes that they have started.
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
@@ -50,9 +53,10 @@ test: lint servers
 durations: servers
 	$(PYTEST) -m "not slow and not samples" --store-durations
 
-# The samples of every page of the documentation; those of the README are part of `make test`.
+# The samples of every page of the documentation, and the examples of help texts; those of the README are part of
+# `make test`.
 samples: servers
-	$(PYTEST) -m "samples and not slow" tests/docs
+	$(PYTEST) -m "samples and not slow" tests/docs tests/cli/test_help_examples.py
 
 # Measuring every training process costs half as much again, so the quick tests do without.
 coverage: lint servers

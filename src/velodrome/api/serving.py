@@ -125,8 +125,8 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
             given = json.loads(stored.read_text(file, LARGEST_BYTES))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"{str(file)!r} is no JSON: {error}") from None
-        for number, one in enumerate(given if isinstance(given, list) else [given], start=1):
-            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, one)
+        for number, example in enumerate(given if isinstance(given, list) else [given], start=1):
+            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, example)
     else:
         try:
             yield {}, inputs.from_picture(about, stored.read_bytes(file, LARGEST_BYTES))

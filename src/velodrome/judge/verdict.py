@@ -194,7 +194,7 @@ def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Se
     spent = sum(rival.row.mean(name) or 0.0 for name in ("share_wait", "share_communicate"))
     if rival.distributed and spent >= _MUCH_WAITING:
         return f"{values}, {100 * spent:.0f} % of its time spent waiting and communicating"
-    last = max(others, key=lambda one: question.lead(winner, one).estimate)
+    last = max(others, key=lambda candidate: question.lead(winner, candidate).estimate)
     if last is rival:
         return values
     return f"{values}, {question.lead(winner, last).size} ahead of the last of {len(others)} others"
@@ -323,7 +323,8 @@ def _measured(question: Question, candidate: Candidate) -> str:
 def _doubted(question: Question, answer: Recommendation) -> str:
     """The verdict of an answer that may be wrong. One that trains otherwise than what it beat shows nothing about
     distributing."""
-    if answer.decision == "use" and answer.best in other_trainings([one.row for one in question.candidates]):
+    rows = [candidate.row for candidate in question.candidates]
+    if answer.decision == "use" and answer.best in other_trainings(rows):
         return (f"use {answer.best} for now, if its models are as good: its steps take more examples, which is another "
                 "training.")
     return _for_now(answer.verdict)

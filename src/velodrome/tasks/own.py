@@ -212,11 +212,6 @@ class OwnTask(ExampleTask):
         return {**measured, **{name: value for name, value in sums.items() if name not in measured},
                 "total": counts["total"]}
 
-    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
-        measured = {part: self.measured(counts) for part, counts in parts.items()}
-        names = dict.fromkeys(name for values in measured.values() for name in values)
-        return {f"{part}_{name}": values.get(name) for name in names for part, values in measured.items()}
-
     # -- what is refused
 
     def check_target(self, target: Target) -> None:

@@ -1,6 +1,8 @@
 """The processes that our servers start: commands (`Control`), pages of others (`Boards`) and siblings (`Siblings`).
 
-Run as a program, this module is one of the further processes of `velodrome serve`.
+Run as a program, this module is one of the further processes of `velodrome serve`. uvicorn's own workers (`workers=2`,
+tried with 0.54) do not replace them: they go on answering after their first process was killed, begin before a model is
+there, and each would export it.
 """
 
 from __future__ import annotations

@@ -218,11 +218,8 @@ async def view(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    last, state = request.headers.get("last-event-id"), request.app.state
-    watch = state.watches.of(found.path, race=False)
-    answer: Response = state.watches.streams.answer(
-        request, lambda once: watch.stream(last, state.closing, once=once)
-    )
+    watches = request.app.state.watches
+    answer: Response = watches.answer(request, watches.of(found.path, race=False))
     return answer
 
 

@@ -25,7 +25,7 @@ from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
 from velodrome.web.live_run import LiveRun
-from velodrome.web.thinned import read_thinned
+from velodrome.web.run_files import read_thinned
 
 #: Bars of a process in the timeline, marks in it, and points of staleness.
 MOST_SPANS, MOST_MARKS, MOST_POINTS = 400, 100, 400

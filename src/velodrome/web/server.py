@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Seconds that open connections have to end after Ctrl-C; live ones are closed at once.
 _GRACE_SECONDS = 2
-DEFAULT_HOST = "127.0.0.1"
 
 
 def check_host(host: str, *, allow_remote: bool) -> str:
