@@ -66,6 +66,8 @@ class Consistency:
 
 
 NONE, BSP, ASP = Consistency("none"), Consistency("bsp"), Consistency("asp")
+#: As a strategy offers them; a job says the bounds.
+SSP, DSSP = Consistency("ssp"), Consistency("dssp")
 PERIODIC, SCRIPT = Consistency("periodic"), Consistency("script")
 
 #: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one
