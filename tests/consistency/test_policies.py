@@ -20,7 +20,7 @@ class Simulation:
     def __init__(self, policy: Policy, workers: int) -> None:
         self.policy, self.clocks = policy, Clocks.of(workers)
         #: Workers that compute a step, with what each of them had read: the pushes of all.
-        self.computing: dict[int, tuple[int, ...]] = {worker: (0,) * workers for worker in range(workers)}
+        self.computing: dict[int, tuple[int, ...]] = dict.fromkeys(range(workers), (0,) * workers)
         self.waiting: list[int] = []
         self.largest_lead = 0
 

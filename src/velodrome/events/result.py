@@ -172,6 +172,10 @@ class Staleness(Record):
 
     mean: Measured
     max: Measured
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their age, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class Shares(Record):

@@ -3,6 +3,7 @@ its folder. The result, the terminal, pages, figures and the supervisor read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -239,8 +240,12 @@ class RunState:
         self.updates.add(event)
         self._staleness_sum += event.mean
         self._staleness_count += 1
-        most = max(event.max, self.staleness.max if self.staleness else 0.0)
-        self.staleness = Staleness(mean=self._staleness_sum / self._staleness_count, max=most)
+        before = self.staleness or Staleness(mean=0.0, max=0.0)
+        leads = [lead for lead in (before.lead, event.lead) if lead is not None]
+        self.staleness = Staleness(
+            mean=self._staleness_sum / self._staleness_count, max=max(event.max, before.max),
+            ages=dict(Counter(before.ages) + Counter(event.ages)), lead=max(leads, default=None),
+        )
 
     @property
     def last_epoch(self) -> Epoch | None:
@@ -268,19 +273,21 @@ class RunState:
 
     @property
     def shares(self) -> Shares | None:
-        """How a step divides into computing, waiting for others and communicating, where the engine exposes it.
-
-        The rank that arrives last at a collective waits for nobody: what it spends there is communication, and what the
-        others spend beyond that is waiting.
-        """
+        """How a step divides into computing, waiting for others and communicating, where the engine exposes it."""
         whole = sum(event.train_seconds for event in self.collectives)
         if whole <= 0:
             return None
         inside = sum(event.collective_seconds for event in self.collectives)
-        communicate = len(self.collectives) * min(event.collective_seconds for event in self.collectives)
-        return Shares(
-            compute=1 - inside / whole, wait=(inside - communicate) / whole, communicate=communicate / whole
-        )
+        wait = sum(self.waited(event) for event in self.collectives)
+        return Shares(compute=1 - inside / whole, wait=wait / whole, communicate=(inside - wait) / whole)
+
+    def waited(self, event: SharesEvent) -> float:
+        """Seconds that a process waited for others in its collectives. Where that was not measured: the rank that
+        arrives last at a collective waits for nobody, so what it spends there is communication, and what the others
+        spend beyond that is waiting."""
+        if event.waited_seconds is not None:
+            return min(event.waited_seconds, event.collective_seconds)
+        return event.collective_seconds - min(each.collective_seconds for each in self.collectives)
 
     @property
     def pace(self) -> Pace | None:

@@ -79,6 +79,7 @@ class ServerLearner(TorchLearner):
     """One worker: pushes gradients in one flat buffer, and gets the weights for the next step."""
 
     collective_seconds: float = 0.0
+    waited_seconds: float = 0.0
     _transport: StarTransport
 
     def __init__(
@@ -187,6 +188,7 @@ class ServerLearner(TorchLearner):
         step = self._exchange()
         status.waiting = False
         self.collective_seconds += time.perf_counter() - began
+        self.waited_seconds = self._links.waited
         self._use_received()
         if not self._together and not self._stride:
             self._step = step
@@ -235,7 +237,8 @@ class ServerLearner(TorchLearner):
         if updates:
             total = sum(age * count for age, count in counted.ages.items())
             self._context.events.emit("staleness", epoch=self.epoch, mean=total / updates, updates=updates,
-                                      max=float(max(counted.ages)))
+                                      max=float(max(counted.ages)), lead=counted.lead,
+                                      ages={str(age): count for age, count in sorted(counted.ages.items())})
         return of_others
 
     def total(self, counts: Counts) -> Counts:
