@@ -9,16 +9,14 @@ from typing import Any
 
 from velodrome.catalog.registry import LISTED_BY, all_forms
 from velodrome.catalog.registry import engines as known_engines
-from velodrome.clusters import definitions, environments
-from velodrome.clusters.definitions import validated
-from velodrome.clusters.environments import hosts
-from velodrome.clusters.launcher import Finding
-from velodrome.clusters.preflight import complete, examined
-from velodrome.clusters.registry import (
+from velodrome.clusters import (
     LAUNCHERS,
     Where,
+    clean_up,
     clusters,
     defined_target,
+    definitions,
+    environments,
     inline,
     launcher_named,
     launcher_type,
@@ -27,9 +25,10 @@ from velodrome.clusters.registry import (
     target_of,
     where_of,
 )
-from velodrome.clusters.registry import (
-    clean as clean_up,
-)
+from velodrome.clusters.definitions import validated
+from velodrome.clusters.environments import hosts
+from velodrome.clusters.launcher import Finding
+from velodrome.clusters.preflight import complete, examined
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, which_name
 from velodrome.events.result import Cluster

@@ -23,7 +23,7 @@ from velodrome.cli.output import SafeConsole, say_on_stderr
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
 from velodrome.errors import shown
-from velodrome.events.lines import to_event
+from velodrome.events import to_event
 from velodrome.events.models import (
     EpochEvent,
     FaultEvent,

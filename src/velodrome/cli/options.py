@@ -23,7 +23,7 @@ from velodrome.job.job import Job, flag, job_fields, job_groups
 from velodrome.job.race import OPTIONS, Race
 
 if TYPE_CHECKING:
-    from velodrome.clusters.registry import Target
+    from velodrome.clusters import Target
     from velodrome.run.trust import Code
 
 T = TypeVar("T")
@@ -287,8 +287,8 @@ def job_from(
 
 def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:
     """What `--on` and `--place` ask for, or else the job."""
+    from velodrome.clusters import DEFAULT, target_of, where_of
     from velodrome.clusters.plan import parse_pins
-    from velodrome.clusters.registry import DEFAULT, target_of, where_of
 
     return target_of(where_of(job, on) if job is not None else on or DEFAULT, parse_pins(place or []))
 

@@ -247,11 +247,11 @@ def verify(
 
     Example: `velodrome runs verify my-run --json`
     """
-    from velodrome.run.dry_run import RehearsalFailed
+    from velodrome.run.dry_run import DryRunFailed
 
     try:
         checked = asking(lambda names: velodrome.runs.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
-    except RehearsalFailed as error:
+    except DryRunFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
         if json:

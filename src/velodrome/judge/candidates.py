@@ -17,9 +17,8 @@ from velodrome.judge.blocks import error_of_look
 from velodrome.judge.compare import Row, measure_of, metric_of, quality_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
-from velodrome.judge.criteria import Criteria
+from velodrome.judge.criteria import Criteria, Objective, objective_of
 from velodrome.judge.measures import Spread
-from velodrome.judge.objective import Objective, objective_of
 from velodrome.judge.question import Candidate, Question
 
 

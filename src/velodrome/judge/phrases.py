@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from velodrome.judge.criteria import Wording
 from velodrome.judge.decide import Range
-from velodrome.judge.objective import Wording
 
 Scale = Literal["ratio", "points"]
 #: From this ratio on, "so many times" reads better than a percentage.

@@ -15,10 +15,9 @@ from velodrome.judge.accuracy_guard import limited_by_test_set
 from velodrome.judge.attempts import Attempts
 from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
-from velodrome.judge.criteria import TOLERANCE
+from velodrome.judge.criteria import TOLERANCE, Objective, Wording
 from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
 from velodrome.judge.measures import Spread
-from velodrome.judge.objective import Objective, Wording
 from velodrome.judge.phrases import Lead, Scale
 from velodrome.tasks.base import Better
 

@@ -14,10 +14,9 @@ from typing import Any
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
-from velodrome.clusters import environments
+from velodrome.clusters import Cluster, environments
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit
-from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, Unavailable, VelodromeError

@@ -12,8 +12,7 @@ from velodrome.judge.budget import saving
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note, host_lines
 from velodrome.judge.configuration import implementation_lines, text_of, varied
-from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.criteria import OBJECTIVES, Criteria
 from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.hosts import rates

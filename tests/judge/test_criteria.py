@@ -12,8 +12,7 @@ import pytest
 from synthetic_races import beside, repeated
 from typed_judge import judge
 from velodrome.job.race import Race
-from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import OBJECTIVES, Objective, Wording
+from velodrome.judge.criteria import OBJECTIVES, Criteria, Objective, Wording
 
 MEMORY = Objective(
     "memory", Wording("smaller in memory", "larger in memory", "as large in memory", "larger in memory", saves=True),
@@ -79,7 +78,7 @@ def test_every_help_text_names_every_objective() -> None:
 
 @pytest.mark.integration
 def test_what_command_lines_read_is_quick_to_import() -> None:
-    program = ("import sys, velodrome.judge.criteria, velodrome.judge.objective\n"
+    program = ("import sys, velodrome.judge.criteria, velodrome.judge.criteria\n"
                "sys.exit(', '.join({'numpy', 'scipy'} & sys.modules.keys()))")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
