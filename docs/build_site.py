@@ -40,7 +40,7 @@ NAVIGATION = {
         "how-to/clusters", "how-to/several-machines", "how-to/emulated", "how-to/ssh", "how-to/slurm", "how-to/ray",
         "how-to/engines",
     ],
-    "Faster and larger": ["how-to/faster", "how-to/large-models"],
+    "Faster and larger": ["how-to/faster", "how-to/large-models", "how-to/consistency"],
     "After the training": ["how-to/serve", "how-to/keep", "how-to/resume", "how-to/safety"],
     "Reference": [
         "reference/commands", "reference/job", "reference/engines", "reference/clusters", "reference/numbers",
