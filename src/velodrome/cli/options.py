@@ -77,6 +77,10 @@ Run = Annotated[
     typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
                    autocompletion=completion.stored),
 ]
+StoredRun = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.", autocompletion=completion.stored),
+]
 
 #: What an option differs in from what its field says.
 _DIFFERENT: dict[str, dict[str, Any]] = {
