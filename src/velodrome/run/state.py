@@ -254,7 +254,7 @@ class RunState:
         self.updates.add(event)
         self._staleness_sum += event.mean
         self._staleness_count += 1
-        before = self.staleness or Staleness(mean=0.0, max=0.0)
+        before = self.staleness or Staleness(mean=0.0, max=0.0, lead=None)
         leads = [lead for lead in (before.lead, event.lead) if lead is not None]
         self.staleness = Staleness(
             mean=self._staleness_sum / self._staleness_count, max=max(event.max, before.max),

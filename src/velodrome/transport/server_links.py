@@ -85,13 +85,13 @@ def send(
 ) -> None:
     link.sendall(_HEADER.pack(kind, number, first, second, 0 if payload is None else payload.nbytes))
     if payload is not None and payload.nbytes:
-        link.sendall(memoryview(payload).cast("B"))
+        link.sendall(payload.data.cast("B"))
 
 
 def read_into(link: socket.socket, numbers: Numbers) -> None:
     if not numbers.nbytes:
         return
-    view = memoryview(numbers).cast("B")
+    view = numbers.data.cast("B")
     while view:
         count = link.recv_into(view)
         if not count:
