@@ -35,7 +35,7 @@ from velodrome.events.result import FaultRecord, Seconds, Shares, Staleness
 from velodrome.job.job import Job
 from velodrome.run.processes import Failure as Failure
 from velodrome.run.processes import ProcessState
-from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all
+from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all, shares_of
 
 #: Rows that are kept of everything over time while a run is watched: what a plot can show.
 WATCHED_ROWS = 150
@@ -300,20 +300,7 @@ class RunState:
     @property
     def shares(self) -> Shares | None:
         """How a step divides into computing, waiting for others and communicating, where the engine exposes it."""
-        whole = sum(event.train_seconds for event in self.collectives)
-        if whole <= 0:
-            return None
-        inside = sum(event.collective_seconds for event in self.collectives)
-        wait = sum(self.waited(event) for event in self.collectives)
-        return Shares(compute=1 - inside / whole, wait=wait / whole, communicate=(inside - wait) / whole)
-
-    def waited(self, event: SharesEvent) -> float:
-        """Seconds that a process waited for others in its collectives. Where that was not measured: the rank that
-        arrives last at a collective waits for nobody, so what it spends there is communication, and what the others
-        spend beyond that is waiting."""
-        if event.waited_seconds is not None:
-            return min(event.waited_seconds, event.collective_seconds)
-        return event.collective_seconds - min(each.collective_seconds for each in self.collectives)
+        return shares_of(self.collectives)
 
     @property
     def pace(self) -> Pace | None:

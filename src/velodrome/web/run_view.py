@@ -20,7 +20,7 @@ from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.reporting.series import FaultSpan, hosts_of, merged, name_of, series_of
-from velodrome.run.samples import Key, Span
+from velodrome.run.samples import Key, Span, waited
 from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
@@ -144,7 +144,7 @@ def _shares(state: RunState) -> list[dict[str, Any]]:
     found = []
     for process, event in sorted(events.items()):
         inside = min(event.collective_seconds, event.train_seconds)
-        wait = min(state.waited(event), inside)
+        wait = min(waited(event, events.values()), inside)
         found.append({
             "process": name_of(process), "compute": (event.train_seconds - inside) / event.train_seconds,
             "wait": wait / event.train_seconds, "communicate": (inside - wait) / event.train_seconds,
