@@ -151,7 +151,7 @@ def test_a_file_with_far_too_many_lines_that_are_no_events_is_read_no_further(
         monkeypatch.setattr(f"velodrome.{module}.MOST_STRANGE", 50)
     (run / "events.jsonl").write_text(strange * 50 + WARNING + strange * 2 + WARNING)
     assert len(list(read_events(run / "events.jsonl"))) == len(read_thinned(run).events) == 1
-    assert "events.jsonl has more than 50 lines that are no events, and is read no further than line 52" in \
+    assert "events.jsonl has more than 50 lines that are not events; reading stopped at line 52" in \
         check_run(run).problems
 
 

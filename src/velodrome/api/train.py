@@ -50,8 +50,8 @@ def train(
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
         on: where processes run: ``local``, ``debug`` to train a job of one process inside this program,
-            ``emulated``, ``ssh``, ``ray`` or ``slurm`` with options behind a colon, as ``ssh:HOST,HOST``, or a cluster
-            of ``clusters.yaml``; by default where the job says, else ``local``.
+            ``emulated``, ``ssh``, ``ray``, ``slurm`` or ``k8s`` with options behind a colon, as ``ssh:HOST,HOST``, or
+            a cluster of ``clusters.yaml``; by default where the job says, else ``local``.
         mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
@@ -157,8 +157,8 @@ def plan(
     if not 1 <= port <= 65000:
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
     if twice := [host for host in hosts if list(hosts).count(host) > 1]:
-        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once, and processes that are more than "
-                         "hosts share them")
+        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once; if there are more processes "
+                         "than hosts, they share them")
     placed(roles_of(job), hosts, Placement(pins=place or {}))  # refuses pins with the names that were given
     named = host_names(len(hosts)) if format is not None else list(hosts)
     own = dict(zip(hosts, named, strict=True))

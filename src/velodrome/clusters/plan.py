@@ -169,7 +169,7 @@ def _apart(
         placed = ", ".join(host for host in hosts if host in pinned | taken)
         need = f"a host without a worker besides {placed}" if placed else "at least two hosts"
         raise BadRequest(
-            f"servers apart from workers need {need}, and there are {len(hosts)}; add hosts, or choose servers: beside"
+            f"servers apart from workers need {need}, but there are {len(hosts)}; add hosts, or choose servers: beside"
         )
     places = _by_policy(others, left, placement, capacity, pins)
     return places | {server: own[number % len(own)] for number, server in enumerate(servers)}

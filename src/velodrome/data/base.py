@@ -229,7 +229,7 @@ class Gather(Generic[Number]):
         file = self._stream.fileno()
         for row, place in zip(out.reshape(len(indices), self._numbers), indices.tolist(), strict=True):
             if os.preadv(file, [row.data], self._start + place * self.each) != self.each:
-                raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
+                raise DataError(f"{self._stream.name!r} was truncated while it was read: prepare the data set again")
         return out
 
 

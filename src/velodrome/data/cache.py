@@ -231,7 +231,7 @@ def keep(
             raise
     kept = find(source, key)
     if kept is None:
-        raise DataError(f"{home} changes while it is read: see what else writes there")
+        raise DataError(f"{home} changes while it is read: another program may be writing there")
     return kept
 
 

@@ -167,8 +167,8 @@ def check_memory(arrays: Sequence[RowArray]) -> None:
         if needed > free:
             size = "×".join(map(str, array.shape[1:]))
             raise WrongData(
-                f"to convert images of {size} takes {bytes_text(needed)} of memory, and "
-                f"{bytes_text(free)} are free: make them smaller"
+                f"to convert images of {size} takes {bytes_text(needed)} of memory, but only {bytes_text(free)} are "
+                "free: make them smaller"
             )
 
 

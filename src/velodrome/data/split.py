@@ -128,7 +128,7 @@ def trainable_classes(
             faults.add(f"classes without training {noun}", class_names[place])
     trained = np.asarray(sizes >= fewest)
     if trained.sum() < 2:
-        raise WrongData(f"{of} has {trained.sum()} classes that can be used, and training needs two{faults.because}")
+        raise WrongData(f"{of} has {trained.sum()} classes that can be used, but training needs two{faults.because}")
     names = tuple(name for name, usable in zip(class_names, trained, strict=True) if usable)
     return trained, np.cumsum(trained) - 1, names
 

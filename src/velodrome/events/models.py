@@ -110,7 +110,7 @@ class ProgressEvent(EventBase):
         default_factory=dict, description="all metrics of the task over the same examples, by name"
     )
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="of the last step; for an optimizer of your own, what its rate was multiplied with"
+        None, description="of the last step; for your own optimizer, the factor applied to its rate"
     )
     total_steps: Annotated[Positive | None, NOT_NULL] = Field(
         None, description="steps of the whole training, if a script of your own reports them"
@@ -131,7 +131,7 @@ class EpochEvent(EventBase):
     train: Counts = Field(description="counts over the epoch's training examples, as they were trained on")
     validation: Counts = Field(description="counts over the validation set")
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+        None, description="of the epoch's last step; for your own optimizer, the factor applied to its rate"
     )
 
 
@@ -144,7 +144,7 @@ class ResourcesEvent(EventBase):
     )
     memory_bytes: Count = Field(description="resident memory of the process")
     resources: dict[str, Amount] = Field(
-        default_factory=dict, description="what else is measured of the process, by name; nothing so far"
+        default_factory=dict, description="other measurements of the process, by name; none so far"
     )
     network: Network = Field(description="bytes that the *host* exchanged since the previous heartbeat")
     steps: Count = Field(0, description="training steps done so far")
@@ -168,6 +168,10 @@ class StalenessEvent(EventBase):
     mean: Amount = Field(description="over the updates since the previous staleness event")
     max: Amount = Field(description="largest staleness among them")
     updates: Annotated[Count | None, NOT_NULL] = Field(None, description="number of updates")
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their staleness, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class SharesEvent(EventBase):
@@ -176,6 +180,9 @@ class SharesEvent(EventBase):
     kind: Literal["shares"]
     train_seconds: Amount = Field(description="training time")
     collective_seconds: Amount = Field(description="time of these in calls that exchange gradients")
+    waited_seconds: Annotated[Amount | None, NOT_NULL] = Field(
+        None, description="time of the latter in which it waited for other workers, where that is measured"
+    )
 
 
 class CheckpointEvent(EventBase):
@@ -278,8 +285,9 @@ class ResultEvent(EventBase):
         None, description="pixel values that were fed to the model: unit, byte or standardize; null for a text"
     )
     metrics: list[MetricDefinition] = Field(
-        default_factory=list, description="the metrics of a task of your own, the one that decides first; empty for "
-        "tasks that come with Velodrome"
+        default_factory=list,
+        description="the metrics of your own task, the deciding one first; empty for tasks that come with "
+                    "Velodrome"
     )
 
 

@@ -272,19 +272,21 @@ class Ending:
         times = counted(self.repetitions, "repetition")
         if self.stopped == "sure":
             rest = self.not_run + self.left_out
-            return f"Sure after {times}" + (f" without {in_list(rest)}, left out by the budget; a larger --budget "
-                                            "includes them." if rest else ".")
+            if not rest:
+                return f"Settled after {times}."
+            return (f"Settled after {times} without {in_list(rest)}, which the budget left out; raise --budget to "
+                    "include them.")
         if self.stopped == "budget":
             lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
             lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
             more = "" if self.enough is None else (
                 f": there is no verdict before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would "
                 "let two configurations reach it")
-            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget "
-                    f"continues{more}.")
+            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; raise --budget to "
+                    f"continue{more}.")
         if self.stopped == "hopeless":
             return f"Stopped after {times}: no configuration can win."
-        return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
+        return f"Stopped after {times}, the maximum; raise --max-repeat to continue."
 
     def as_json(self) -> dict[str, Any]:
         return {

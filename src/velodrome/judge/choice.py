@@ -154,13 +154,13 @@ class Commands:
         where fewer are then needed."""
         first = "close other programs, then "
         if anew is not None and (more is None or more > anew):
-            return f"{first}race anew: {self._anew(anew)}."
+            return f"{first}race again: {self._anew(anew)}."
         more = more or _SOME_MORE
         return f"{first}add repetitions: {self.again(repetitions + more, more)}."
 
     def unsettled(self) -> str:
         """Race again without other programs, where adding to what they disturbed would take too long."""
-        return (f"close other programs, then race anew: {self._anew()}; beside them more than {MOST_MORE} further "
+        return (f"close other programs, then race again: {self._anew()}; while they run, more than {MOST_MORE} further "
                 "repetitions would be needed.")
 
     def _anew(self, repetitions: int | None = None) -> str:

@@ -34,7 +34,7 @@ class Range:
     high: float
 
     def within(self, tolerance: float) -> bool:
-        """Whether the difference is surely too small to matter."""
+        """Whether the difference is proven to be too small to matter."""
         return -tolerance < self.low and self.high < tolerance
 
 
@@ -171,12 +171,12 @@ def step(
 
 
 def out(ahead: Array) -> Mask:
-    """Whom another surely beats: (race, configuration)."""
+    """Which configurations are beaten by another: (race, configuration)."""
     return np.asarray((ahead > 0).any(1))
 
 
 def all_level(estimate: Array, reach: Array, alive: Mask, tolerance: float) -> Mask:
-    """In which races all differences between survivors are surely too small to matter."""
+    """In which races all differences between survivors are proven to be too small to matter."""
     compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(alive.shape[1], dtype=bool)
     return np.asarray((~compared | (np.abs(estimate) + reach < tolerance)).all((1, 2)))
 

@@ -60,7 +60,7 @@ class Dropped:
 
     def __str__(self) -> str:
         on = f" on {self.task}" if self.task else ""
-        return f"out after {counted(self.after, 'repetition')}: {self.name}{on}, {self.why}"
+        return f"dropped after {counted(self.after, 'repetition')}: {self.name}{on}, {self.why}"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -230,7 +230,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
 def _caveats(
     question: Question, names: tuple[str, str], groups: Sequence[Sequence[Candidate]], qualities: TwoQualities
 ) -> tuple[str, ...]:
-    """What other programs used meanwhile, and that the models of one group are better."""
+    """The load of other programs, and whether the models of one group are more accurate."""
     rows = [candidate.row for group in groups for candidate in group]
     load = load_note([result for row in rows for result in row.results]) if question.slowed else ""
     caveats = [f"{load}, for which the range allows"] if load else []

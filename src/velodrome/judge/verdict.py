@@ -284,7 +284,7 @@ def _not_yet(question: Question, needed: RunsNeeded) -> str:
 
 
 def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
-    """The one that leads seems to learn less: another is recommended, and the reader told what the choice is."""
+    """The leader seems less accurate: recommend another one, and state both, so that the reader can choose."""
     chosen, leader = choice.chosen, choice.against
     words = question.lead(leader, chosen).plain("", question.wording).strip()
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
@@ -325,8 +325,8 @@ def _doubted(question: Question, answer: Recommendation) -> str:
     distributing."""
     rows = [candidate.row for candidate in question.candidates]
     if answer.decision == "use" and answer.best in other_trainings(rows):
-        return (f"use {answer.best} for now, if its models are as good: its steps take more examples, which is another "
-                "training.")
+        return (f"use {answer.best} for now, if its models are as accurate: its steps use more examples, which is not "
+                "the same training.")
     return _for_now(answer.verdict)
 
 

@@ -188,8 +188,8 @@ class _Fitter:
             before = job.workers
             while job.workers > 1 and preflight.needed_memory(job) > self._memory:
                 job = self._smaller(job, job.workers - 1)
-            self._note(job, before, f"{bytes_text(needed)} of memory would be needed, and "
-                       f"{bytes_text(self._memory)} are free")
+            self._note(job, before, f"{bytes_text(needed)} of memory would be needed, but only "
+                                    f"{bytes_text(self._memory)} are free")
         return job
 
     def _smaller(self, job: Job, workers: int) -> Job:

@@ -54,7 +54,7 @@ class OwnTask(ExampleTask):
             raise BadRequest(f"--task {self.name!r}: {kind!r} has no method 'loss': write loss(self, model, batch)")
         for name in METHODS[1:]:
             if not callable(getattr(made, name, lambda: None)):
-                raise BadRequest(f"--task {self.name!r}: {name!r} of {kind!r} is no method")
+                raise BadRequest(f"--task {self.name!r}: {name!r} of {kind!r} is not a method")
         better = getattr(made, "better", {})
         if not isinstance(better, Mapping) or not {*better.values()} <= {"more", "less"}:
             raise BadRequest(

@@ -65,6 +65,8 @@ class Learner(ABC):
     answers: NDArray[np.bool_] | None = None
     #: Seconds of training that this process spent in collectives, where the engine exposes it.
     collective_seconds: float | None = None
+    #: Seconds of these in which it waited for other workers, where that is measured.
+    waited_seconds: float | None = None
 
     #: What the result records of the implementation that trained (`Implementation.report`); None for the parts in the
     #: strategy's description.
@@ -107,7 +109,7 @@ class Learner(ABC):
         return Inspection(self.parameters * weight_size, self.parameters * weight_size)
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
-        """What strategies that divide the model over so many workers, or those of this mesh, would do with it: fields
+        """What strategies that divide the model over this many workers, or those of a mesh, would do with it: fields
         of `events.models.Division`."""
         return []
 

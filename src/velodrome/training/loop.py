@@ -211,7 +211,9 @@ class Training:
         self._mention_undefined(self._task.measured(self._task.fields(test)), "test set is not a number")
         if self._learner.collective_seconds is not None:
             self._events.emit("shares", train_seconds=self._pace.seconds,
-                              collective_seconds=self._learner.collective_seconds)
+                              collective_seconds=self._learner.collective_seconds,
+                              **({} if self._learner.waited_seconds is None
+                                 else {"waited_seconds": self._learner.waited_seconds}))
         return test, seconds
 
     def save_model(self) -> None:
@@ -293,7 +295,7 @@ Rates = NDArray[np.float64]
 
 
 def rates_of_epoch(job: Job, epoch: int, per_epoch: int, total: int) -> Rates:
-    """The rate of each step of an epoch, counted from 1, in a job of so many steps in all."""
+    """The rate of each step of an epoch, counted from 1, in a job of `total` steps."""
     base = job.rate_of(epoch) * scale_of_rate(job, strategy_of(job))
     if job.schedule == "constant" and job.warmup is None:
         return np.full(per_epoch, base)

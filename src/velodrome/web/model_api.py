@@ -85,7 +85,7 @@ def answering(endpoint: Endpoint) -> Endpoint:
 
 
 async def explain(request: Request) -> Response:
-    """Where a picture speaks for the answer: a grid of how much less probable it is with a part covered."""
+    """Which parts of a picture support the prediction: a grid of how much less probable it is with a part covered."""
     body = await request.body()
     slot = await _models(request).get(request.query_params.get("model"))
     began = time.perf_counter()

@@ -141,7 +141,7 @@ def _name(label: int, names: tuple[str, ...]) -> str:
 
 
 def _predicted(model: Path, images: Any, labels: list[int], confusion: list[list[int]]) -> list[int | None]:
-    """The class that each image was taken for: by the exported model, or where the confusion matrix leaves only one."""
+    """The predicted class of each image: by the exported model, or if the confusion matrix leaves only one."""
     if len(labels) and is_exported(model):
         try:
             loaded = LoadedModel(model, model.parent.name)

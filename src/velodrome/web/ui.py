@@ -38,7 +38,7 @@ _BODY_SECONDS = 20.0
 
 async def show(request: Request) -> Response:
     if request.app.state.security.read_only:
-        raise HTTPException(403, "This server was started with --read-only: it shows, and starts nothing.")
+        raise HTTPException(403, "This server was started with --read-only: it shows everything but starts nothing.")
     known = {field.name for group in form.groups() for field in group.fields}
     given = {name: value for name, value in request.query_params.items() if name in known}
     return page(request, "new.html", groups=form.groups(), given=given, folder=str(request.app.state.runs))

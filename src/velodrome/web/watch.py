@@ -1,4 +1,4 @@
-"""Follows races and runs on disk, and tells their open pages what changed.
+"""Follows races and runs on disk, and sends changes to their open pages.
 
 All pages of a race share one watch, which reads files and writes messages once. A message holds the whole of each part
 that changed since the one before, and its id is the version of that state: a page that was away is sent what changed

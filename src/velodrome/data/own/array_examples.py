@@ -158,7 +158,7 @@ def _targets(
             sound &= good
             classes = len(names)
         elif "U" in kinds:
-            raise WrongData(f"{next(iter(arrays))} holds words, which only a single target may")
+            raise WrongData(f"{next(iter(arrays))} holds words, which are allowed in a single target only")
         else:
             targets[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
@@ -285,11 +285,11 @@ def class_names(kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     for key, array in kinds.items():
         if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
             raise WrongData(
-                f"{key} has the shape {array.shape}, and labels are one number or word an example; "
-                "of one-hot rows take argmax(axis=1)"
+                f"{key} has the shape {array.shape}, but labels are one number or word per example; convert one-hot "
+                "rows with argmax(axis=1)"
             )
         if array.dtype.kind not in "buifU":
-            raise WrongData(f"{key} holds {array.dtype}, and labels are whole numbers or words")
+            raise WrongData(f"{key} holds {array.dtype}, but labels are whole numbers or words")
     words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
     if len(set(words.values())) > 1:
         kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())

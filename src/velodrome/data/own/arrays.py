@@ -36,7 +36,7 @@ def row_array(key: str, value: Any) -> RowArray:
         except ValueError:
             raise WrongData(f"the rows of {key} are not of one shape; make them alike") from None
     if not array.shape:
-        raise WrongData(f"{key} is the single value {shown(array.whole())!r}, and an array is needed")
+        raise WrongData(f"{key} is the single value {shown(array.whole())!r}, but an array is needed")
     return array
 
 

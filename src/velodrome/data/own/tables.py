@@ -158,7 +158,7 @@ def heads_of(path: Path) -> list[str]:
         names = columns(path)
     if len(names) > MOST_COLUMNS:
         raise BadRequest(
-            f"{str(path)!r} has {len(names):,} columns, and at most {MOST_COLUMNS:,} are read: make a table of those "
+            f"{str(path)!r} has {len(names):,} columns, but at most {MOST_COLUMNS:,} are read: make a table of those "
             "you need"
         )
     return names
@@ -176,7 +176,7 @@ def read_table(path: Path, request: Request, faults: Faults, progress: Callable[
             needed, free = file.metadata.num_rows * len(request.wanted) * _EACH, process_memory()
         if needed > free:
             raise WrongData(
-                f"it takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+                f"it takes {bytes_text(needed)} of memory to be read, but only {bytes_text(free)} are free: "
                 "name fewer columns with &features=, or take a part of the rows"
             )
         table = read_parquet(path, request.wanted, named, faults, progress)

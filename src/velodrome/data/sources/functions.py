@@ -99,7 +99,7 @@ def _check_memory(count: int, noun: str, needed: int) -> None:
     if needed > (free := process_memory()):
         raise WrongData(
             f"{count:,} {noun} take {bytes_text(needed)} of memory in addition to what the "
-            f"function returned, and {bytes_text(free)} are free: return fewer or smaller ones"
+            f"function returned, but only {bytes_text(free)} are free: return fewer or smaller ones"
         )
 
 

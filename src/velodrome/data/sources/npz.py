@@ -98,7 +98,7 @@ class NpzArray:
             if _WHOLE * size > free:
                 how = "is stored by columns and " if self.by_columns else ""
                 raise ValueError(
-                    f"its array {self.key!r} {how}takes {bytes_text(_WHOLE * size)} of memory to be read, and "
+                    f"its array {self.key!r} {how}takes {bytes_text(_WHOLE * size)} of memory to be read, but only "
                     f"{bytes_text(free)} are free"
                 )
             flat = np.frombuffer(self._read(stream, size), self.dtype)
