@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,8 +31,9 @@ class Placement:
     """Where processes go."""
 
     policy: Literal["spread", "pack", "turns"] = "turns"
-    #: Parameter servers: like any process, on the workers' hosts, or on hosts without a worker.
-    servers: Literal["spread", "beside", "apart"] = "spread"
+    #: Parameter servers: like any process, on the workers' hosts, or on hosts without a worker; None where the engine's
+    #: own launcher has them.
+    servers: Literal["spread", "beside", "apart"] | None = None
     #: Hosts by role, or by role and rank: `server`, `worker:1`; several are separated by commas.
     pins: Mapping[str, str] = field(default_factory=dict)
     #: Processes per host that `pack` fills.
@@ -73,7 +74,7 @@ def place(
     pins = _pinned(roles, hosts, placement.pins)
     free = [process for process in roles if process not in pins]
     servers = [process for process in free if process[0] == "server"]
-    if placement.servers == "spread" or not any(role == "server" for role, _ in roles):
+    if placement.servers in (None, "spread") or not any(role == "server" for role, _ in roles):
         return _merged(roles, pins, _by_policy(free, hosts, placement, capacity, pins))
     others = [process for process in free if process[0] != "server"]
     if placement.servers == "apart":
@@ -83,6 +84,15 @@ def place(
     beside = [host for (role, _), host in (pins | places).items() if role == "worker"] or list(hosts)
     places |= {server: beside[number % len(beside)] for number, server in enumerate(servers)}
     return _merged(roles, pins, places)
+
+
+def place_job(
+    job: Job, hosts: Sequence[str], placement: Placement, capacity: Mapping[str, int] | None = None
+) -> list[str]:
+    """A host for each process of a job, in the order of its roles."""
+    if placement.servers is None and strategy_of(job).servers_beside_workers:
+        placement = replace(placement, servers="beside")
+    return place(roles_of(job), hosts, placement, capacity)
 
 
 Places = dict[tuple[str, int], str]
@@ -281,7 +291,7 @@ def make_plan(
     port, addresses = port or consecutive_ports(), addresses or {}
     strategy, engine = strategy_of(job), engine_of(job)
     roles = roles_of(job)
-    chosen = place(roles, hosts, placement, capacity)
+    chosen = place_job(job, hosts, placement, capacity)
     placed: list[Member] = []
     for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]

@@ -17,7 +17,7 @@ from velodrome.errors import BadRequest, similar_names, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
-NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
+NAMES = ("workers", "seed", "threads", "batch_size", "epochs", "steps")
 #: Placeholders that differ by process: its role and rank as TensorFlow calls them, and the addresses of all.
 PROCESS_NAMES = ("role", "index", "ps_hosts", "worker_hosts")
 #: What scripts call them.

@@ -15,7 +15,19 @@ from velodrome import files
 from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.job.job import job_fields, make_job, reason_of
-from velodrome.studies.format import SCALES, Check, Compare, Largest, ScaleName, Scales, Study, fits, fits_any
+from velodrome.studies.format import (
+    SCALES,
+    Block,
+    Check,
+    Compare,
+    Gap,
+    Largest,
+    ScaleName,
+    Scales,
+    Study,
+    fits,
+    fits_any,
+)
 from velodrome.studies.quantities import is_quantity, quantity_names
 
 #: The place of a mistake in a file: names of fields and numbers of list items.
@@ -24,6 +36,10 @@ Place = tuple[int | str, ...]
 _LARGEST, _MOST_MISTAKES = 4 << 20, 8
 #: What a configuration cannot leave to defaults, because it names the configuration: whoever reads the file needs it.
 _STATED = ("dataset", "model", "engine", "strategy", "batch_size", "epochs")
+#: The same of a script.
+_STATED_OF_SCRIPT = ("engine", "workers")
+#: Where the scripts of studies that come with Velodrome lie.
+_EXAMPLES = Path(__file__).parents[1] / "example_files"
 #: What a study's configuration may hold beside the fields of a job.
 _MARKS = ("added",)
 
@@ -32,8 +48,23 @@ _MARKS = ("added",)
 def studies() -> dict[str, Study]:
     """Every study that comes with Velodrome by its name, in the order of their names."""
     shipped = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
-    listed = [Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))) for file in shipped]
+    listed = [_with_scripts(Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))), _EXAMPLES)
+              for file in shipped]
     return {study.name: study for study in sorted(listed, key=lambda study: study.name)}
+
+
+def _with_scripts(study: Study, folder: Path) -> Study:
+    """The study with the paths of its scripts, which lie in a folder."""
+    def resolved(fields: dict[str, Any]) -> dict[str, Any]:
+        script = fields.get("script")
+        return {**fields, "script": str(folder / script)} if isinstance(script, str) else fields
+
+    def in_block(block: Block) -> Block:
+        vary = {name: [resolved(value) if name == "entry" else value for value in values]
+                for name, values in block.vary.items()}
+        return block.model_copy(update={"job": resolved(block.job), "vary": vary})
+
+    return study.model_copy(update={"races": [in_block(block) for block in study.races]})
 
 
 def is_file(name: str) -> bool:
@@ -66,11 +97,11 @@ def read_study(path: Path) -> Study:
         raise BadRequest(f"no file {str(path)!r}: `velodrome study new {path}` writes one to begin with") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    return parse_study(text, str(path))
+    return parse_study(text, str(path), path.absolute().parent)
 
 
-def parse_study(text: str, file: str) -> Study:
-    """A study as the text of a file; `BadRequest` as above."""
+def parse_study(text: str, file: str, folder: Path = _EXAMPLES) -> Study:
+    """A study as the text of a file; `BadRequest` as above. `folder` is where its scripts lie."""
     try:
         content = parse_yaml(text)
     except ValueError as error:
@@ -80,6 +111,7 @@ def parse_study(text: str, file: str) -> Study:
     except ValidationError as error:
         wrong: list[tuple[Place, str]] = [(_own(each["loc"], content), _sentence(each)) for each in error.errors()]
     else:
+        study = _with_scripts(study, folder)
         wrong = list(_mistakes(study))
         if not wrong:
             return study
@@ -142,8 +174,12 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
             except VelodromeError as error:
                 yield ("races", number), str(error)
                 break
-            if lacking := [name for name in _STATED if name not in fields]:
-                yield ("races", number), f"a study states every {', '.join(_STATED)}: {', '.join(lacking)} is missing"
+            stated = _STATED_OF_SCRIPT if fields.get("script") else _STATED
+            if lacking := [name for name in stated if name not in fields]:
+                yield ("races", number), f"a study states every {', '.join(stated)}: {', '.join(lacking)} is missing"
+                break
+            if fields.get("script") and not Path(fields["script"]).is_file():
+                yield ("races", number), f"script: no file {fields['script']!r}"
                 break
     for number, setting in enumerate(study.settings):
         for name in setting.fields:
@@ -179,9 +215,11 @@ def _mistakes_of_check(check: Check, combinations: Sequence[Mapping[str, Any]]) 
     if not among:
         yield "where", "no configuration of the study has these values"
         return
-    if isinstance(check, Compare | Largest) and not any(fits(fields, check.of) for fields in among):
+    if isinstance(check, Compare | Largest | Gap) and not any(fits(fields, check.of) for fields in among):
         yield "of", "no configuration of the study has these values"
-    if isinstance(check, Compare) and not any(fits(fields, check.than) for fields in combinations):
+    if isinstance(check, Gap) and not any(fits_any(fields, check.against) for fields in combinations):
+        yield "against", "no configuration of the study has these values"
+    if isinstance(check, Compare | Gap) and not any(fits(fields, check.than) for fields in combinations):
         yield "than", "no configuration of the study has these values"
     if isinstance(check, Scales) and not any(fields.get("workers") == 1 for fields in among):
         yield "where", "speedup is over one worker, and no configuration among these has one"

@@ -145,7 +145,8 @@ def _over_epochs(name: str, compared: Sequence[FigureComparison]) -> Picture:
     panels: dict[str, list[FigureComparison]] = {}
     for each in compared:
         fields = each.setting.published
-        panels.setdefault(f"{fields['dataset']}, {fields['model']}", []).append(each)
+        title = ", ".join(str(fields[name]) for name in ("dataset", "model") if name in fields)
+        panels.setdefault(title, []).append(each)
     lines = -(-len(panels) // _COLUMNS)
     with drawing():
         figure, axes = new_figure(11, 0.8 + 3.0 * lines, lines, _COLUMNS)
