@@ -139,8 +139,8 @@ def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_ar
     plan, rows = _jaeger(monkeypatch, IDEAL, 50)
     linear = of(LINEAR, plan, rows, 2)
     assert linear.verdict == NOT_HERE
-    assert linear.sentence.startswith("not checkable here, because 50 workers and 1 server with a core each are needed, "
-                                      "and there are 2 cores")
+    assert linear.sentence.startswith("not checkable here, because 50 workers and 1 server with a core each are "
+                                      "needed, and there are 2 cores")
     linear = of(LINEAR, plan, rows, 3)
     assert "tensorflow/parameter-server (stock) 2+1, batch 512, 8 epochs over one worker: 1.90" in linear.why
     assert "there are 3 cores" in linear.why
@@ -366,7 +366,7 @@ def test_times_count_of_processes_that_leave_their_cores_idle() -> None:
 
 
 def test_servers_need_a_core_unless_they_were_beside_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jaeger, section 5.2.2 and section 6.1: a server process on every worker's machine, and a machine for the server."""
+    """Jaeger, sections 5.2.2 and 6.1: a server process on every worker's machine, or one machine for the server."""
     monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, rows = _jaeger(monkeypatch, IDEAL, 2)
     assert "2 workers and 1 server with a core each are needed, and there are 2 cores" in of(BETTER, plan, rows, 2).why
