@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
+# Python keeps what it compiled, whatever the shell says: every process that the tests start would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Pytest processes: one per core and one more, because many tests wait for processes that they have started.
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder

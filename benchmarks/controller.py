@@ -29,7 +29,7 @@ from velodrome.clusters.launcher import Allocation
 from velodrome.clusters.local.launcher import LocalGroup, LocalLauncher
 from velodrome.clusters.local.processes import ColdProcess
 from velodrome.clusters.plan import Plan
-from velodrome.events.lines import PREFIX, read_events
+from velodrome.events import PREFIX, read_events
 from velodrome.events.models import Event, ResourcesEvent
 from velodrome.job.job import Job
 from velodrome.run.execute import execute

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import velodrome
-from velodrome.clusters.registry import open_cluster
+from velodrome.clusters import open_cluster
 from velodrome.data import catalogue
 from velodrome.events.fields import HistoryRow
 from velodrome.events.result import Machine, Node, Seconds, Throughput

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 from running import RunError, background, end_in_order
 
-from velodrome.events.lines import parse_stored
+from velodrome.events import parse_stored
 from velodrome.events.models import ProgressEvent
 from velodrome.machine import allowed_cores, busy_seconds, cores
 

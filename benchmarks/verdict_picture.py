@@ -13,7 +13,7 @@ import numpy as np
 from simulated import TOLERANCE
 
 from velodrome.judge.blocks import FIRST_LOOK, Array
-from velodrome.judge.decide import Range, Standing, contest_of, decide
+from velodrome.judge.decide import ContestState, Range, contest_of, decide
 
 #: Made-up configurations, and their true speeds as shares of the best one's.
 CONFIGURATIONS = {
@@ -30,7 +30,7 @@ NOISE, MOST, SEED = 0.05, 30, 2
 IN, OUT, FAINT, INK = "#2a6f97", "#c1440e", "#e8ecef", "#22303a"
 
 
-def race() -> tuple[Array, list[Standing]]:
+def race() -> tuple[Array, list[ContestState]]:
     """The values of a race until it is decided, and how it stood after each repetition."""
     draw, names = np.random.default_rng(SEED), list(CONFIGURATIONS)
     speeds = np.log(list(CONFIGURATIONS.values()))
@@ -67,7 +67,7 @@ def draw_picture(file: Path) -> None:
     plt.close(figure)
 
 
-def _draw_rival(axis: plt.Axes, name: str, leads: list[Range], last: Standing, rival: int) -> None:
+def _draw_rival(axis: plt.Axes, name: str, leads: list[Range], last: ContestState, rival: int) -> None:
     drop = last.beaten(rival)
     until = drop.look if drop else last.looks
     looks = np.arange(FIRST_LOOK, until + 1)

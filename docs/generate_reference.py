@@ -22,9 +22,9 @@ from velodrome.catalog.base import Engine
 from velodrome.catalog.models import MODELS
 from velodrome.catalog.registry import all_forms, options_of
 from velodrome.cli.main import COMMANDS, loaded
-from velodrome.clusters.registry import launchers
+from velodrome.clusters import launchers
+from velodrome.events import PREFIX
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import PREFIX
 from velodrome.events.models import MODELS as EVENT_MODELS
 from velodrome.events.models import EventBase
 from velodrome.events.result import RunResult

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.registry import Cluster, open_cluster
+from velodrome.clusters import Cluster, open_cluster
 from velodrome.job.race import Entry, Race
 from velodrome.races.folder import RaceFolder
 from velodrome.races.plan import PlannedRace, plan_race

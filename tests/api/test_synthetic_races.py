@@ -12,7 +12,7 @@ import pytest
 import velodrome as package
 from synthetic_races import repeated, result, typed, write_race
 from velodrome.errors import BadRequest
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.races import runs as race_runs

@@ -20,7 +20,7 @@ def _benchmarks_importable(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
-@pytest.mark.quick("*-until sure")
+@pytest.mark.quick("two-until sure", "missing-until sure", "stragglers-until sure")
 @pytest.mark.parametrize("until_sure", [True, False], ids=["until sure", "all repetitions"])
 @pytest.mark.parametrize(
     "world",

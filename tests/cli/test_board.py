@@ -11,7 +11,7 @@ from rich.console import Console
 
 from synthetic_races import result, typed
 from velodrome.cli.board import Board
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.events.models import Event
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synthetic_races import result, typed
-from velodrome.clusters.registry import where_of
+from velodrome.clusters import where_of
 from velodrome.job.job import Job
 from velodrome.job.names import named
 from velodrome.job.race import combinations, parse_race, parse_vary

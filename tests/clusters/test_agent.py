@@ -20,11 +20,10 @@ from pathlib import Path
 import pytest
 
 from velodrome.clusters.remote import channels
+from velodrome.clusters.remote.agent import GREETING, Decoder, Files, Header, encode
 from velodrome.clusters.remote.agent.cleaning import marked
-from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, encode
-from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.link import HostError, HostLost, Link
-from velodrome.clusters.remote.starting import send_code
+from velodrome.clusters.remote.starting import Code, send_code
 
 pytestmark = pytest.mark.integration
 

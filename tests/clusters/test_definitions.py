@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.api import clusters
-from velodrome.clusters.registry import target_of
+from velodrome.clusters import target_of
 from velodrome.clusters.ssh import SshOptions
 from velodrome.errors import BadRequest
 

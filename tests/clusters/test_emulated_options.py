@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from velodrome.clusters import launcher_named
 from velodrome.clusters.emulated import EmulatedCluster, parse
-from velodrome.clusters.registry import launcher_named
 from velodrome.errors import BadRequest
 
 pytestmark = pytest.mark.unit

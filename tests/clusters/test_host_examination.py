@@ -14,10 +14,9 @@ from velodrome.clusters.launcher import Finding
 from velodrome.clusters.plan import Plan
 from velodrome.clusters.remote import RemoteOptions, checks
 from velodrome.clusters.remote.checks import loopback
-from velodrome.clusters.remote.code import Code
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import HostError, HostLost, Link, Ran
-from velodrome.clusters.remote.starting import Request
+from velodrome.clusters.remote.starting import Code, Request
 from velodrome.errors import Unavailable
 from velodrome.job.job import Job
 

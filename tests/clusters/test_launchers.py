@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.catalog.world import Member
+from velodrome.clusters import launchers, open_launcher
 from velodrome.clusters.debug import DebugLauncher
 from velodrome.clusters.emulated import EmulatedOptions
 from velodrome.clusters.emulated.launcher import EmulatedLauncher
@@ -18,7 +19,6 @@ from velodrome.clusters.launcher import Exit, Launcher
 from velodrome.clusters.local.launcher import LocalGroup
 from velodrome.clusters.local.processes import ColdProcess
 from velodrome.clusters.plan import Process
-from velodrome.clusters.registry import launchers, open_launcher
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

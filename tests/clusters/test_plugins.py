@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.clusters.registry import LAUNCHERS, OURS
+from velodrome.clusters import LAUNCHERS, OURS
 
 PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
 
@@ -100,7 +100,7 @@ def test_each_of_our_launchers_describes_itself_without_its_class() -> None:
 @pytest.mark.integration
 def test_descriptions_are_read_without_importing_a_launcher() -> None:
     program = (
-        "import sys; from velodrome.clusters.registry import OURS, LAUNCHERS; [LAUNCHERS.get(name) for name in OURS]; "
+        "import sys; from velodrome.clusters import OURS, LAUNCHERS; [LAUNCHERS.get(name) for name in OURS]; "
         "print([name for name in sys.modules if name.startswith('velodrome.clusters') and "
         "name.rpartition('.')[2] in ('launcher', 'debug', 'preflight')])"
     )

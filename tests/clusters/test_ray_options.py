@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from velodrome.clusters import target_of
 from velodrome.clusters.definitions import validated
 from velodrome.clusters.plan import make_plan
-from velodrome.clusters.ray import RayOptions
+from velodrome.clusters.ray import RayOptions, reason_of
 from velodrome.clusters.ray import launcher as module
-from velodrome.clusters.ray.client import RayDriver, reason_of
-from velodrome.clusters.ray.launcher import RayLauncher
-from velodrome.clusters.registry import target_of
+from velodrome.clusters.ray.launcher import RayDriver, RayLauncher
 from velodrome.clusters.remote.launcher import RemoteLauncher
 from velodrome.clusters.remote.link import HostError
 from velodrome.errors import BadRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from velodrome.clusters.environments.hosts import pins, wheels_in
-from velodrome.clusters.remote.code import Code, code_of, modules_of
+from velodrome.clusters.remote.starting import Code, code_of, modules_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 
@@ -172,7 +172,7 @@ def test_source_that_cannot_be_parsed_or_is_far_too_large_is_sent_as_it_is(proje
 
 @pytest.mark.parametrize(("most", "why"), [("_MOST_FILES", "has more than 3 files"), ("_DEEPEST", "3 folders deep")])
 def test_a_folder_that_is_no_code_by_its_size_is_refused(project: Path, monkeypatch, most, why) -> None:
-    monkeypatch.setattr(f"velodrome.clusters.remote.code.{most}", 3)
+    monkeypatch.setattr(f"velodrome.clusters.remote.starting.{most}", 3)
     (project / "a/b/c/d/e").mkdir(parents=True)
     (project / "a/b/c/d/e/x.py").write_text("")
     with pytest.raises(BadRequest, match=why):

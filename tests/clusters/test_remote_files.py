@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from velodrome.clusters.interrupts import Patience
+from velodrome.clusters.remote.agent import CHUNK, Header
 from velodrome.clusters.remote.agent.host import HostFiles
-from velodrome.clusters.remote.agent.streams import CHUNK, Header
 from velodrome.clusters.remote.group import RemoteGroup
 
 pytestmark = pytest.mark.unit

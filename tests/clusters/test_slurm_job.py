@@ -11,10 +11,10 @@ import pytest
 from fake_slurm import DDP, DOWN, FORGOTTEN, FakeSlurm, run_in_a_job
 
 from velodrome.catalog.world import Member
+from velodrome.clusters import living, open_attached
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Process
 from velodrome.clusters.preflight import Admitted
-from velodrome.clusters.registry import living, open_attached
 from velodrome.clusters.remote.allocated import AllocatedGroup, StillQueued
 from velodrome.clusters.remote.group import RemoteGroup
 from velodrome.clusters.slurm import SlurmOptions, commands

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from velodrome.catalog.world import Member
+from velodrome.clusters import target_of
 from velodrome.clusters.launcher import AllocationEnded, Exit
 from velodrome.clusters.plan import Placement, Process
-from velodrome.clusters.registry import target_of
 from velodrome.clusters.remote.allocated import AllocatedGroup
 from velodrome.clusters.remote.channels import FileChannel
 from velodrome.clusters.remote.group import RemoteGroup

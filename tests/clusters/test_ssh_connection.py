@@ -15,7 +15,7 @@ import pytest
 
 from velodrome.api.clusters import doctor
 from velodrome.clusters.remote import channels
-from velodrome.clusters.remote.agent.streams import GREETING
+from velodrome.clusters.remote.agent import GREETING
 from velodrome.clusters.ssh import SshOptions
 from velodrome.clusters.ssh.launcher import SshChannel, SshLauncher, control_folder, reason, remote_words
 from velodrome.job.job import Job

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from velodrome.clusters.remote.agent.streams import GREETING, encode
+from velodrome.clusters.remote.agent import GREETING, encode
 from velodrome.clusters.remote.link import Link
 
 pytestmark = pytest.mark.unit

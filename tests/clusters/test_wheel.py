@@ -19,7 +19,7 @@ from velodrome.catalog import registry
 from velodrome.clusters import environments
 from velodrome.clusters.environments import REQUIREMENTS, TRAINING_SIDE, WIDER, training_wheel
 from velodrome.clusters.plan import arguments, environment, make_plan
-from velodrome.events.lines import parse_event
+from velodrome.events import parse_event
 from velodrome.events.models import HelloEvent, ResultEvent
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

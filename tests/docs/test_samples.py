@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from samples import ROOT, USER_PAGES, Block, blocks
 
-from velodrome.events.lines import PREFIX
+from velodrome.events import PREFIX
 from velodrome.events.models import MODELS
 from velodrome.run.check import check_run
 

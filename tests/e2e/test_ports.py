@@ -33,7 +33,7 @@ from engine_matrix import Row, rows  # noqa: E402
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PAGE = ROOT / "docs" / "reference" / "ports.md"
 #: Rows that the quick tests train; the others are slow.
-QUICK = {"tensorflow/parameter-server", "torch/ddp", "torch/allreduce"}
+QUICK = {"tensorflow/parameter-server", "torch/ddp"}
 OURS, THEIRS = "10.213.71.1", "10.213.71.2"
 #: The neighbour: reads ports, and answers which of them it can connect to at our address.
 NEIGHBOUR = """

@@ -16,7 +16,7 @@ import yaml
 import velodrome as api
 from velodrome.errors import BadRequest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("warm_module")]
 pytest.importorskip("torch")
 
 #: Of an installed package: it runs a command.
@@ -44,7 +44,7 @@ def build(input_shape, classes):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, warm_module: None) -> Path:
     """A project with a run of the zoo and one of the user's own model, both trained here."""
     place = tmp_path_factory.mktemp("project")
     (place / "sent_nets.py").write_text(NETS)
@@ -287,6 +287,7 @@ def test_a_race_that_was_sent_goes_on_only_with_code_that_is_known(velodrome, he
     assert "race 'sent' names code that nobody has named or confirmed on this machine: model 'evil:build'" in done.err
 
 
+@pytest.mark.quick("train")
 @pytest.mark.parametrize("command", ["train", "check", "race"])
 def test_a_file_chooses_no_other_machine_unless_it_is_replaced(velodrome, here, command):
     (here / "file.yaml").write_text(_file(command, on="slurm:python=/tmp/evil", engine="torch", epochs=1, steps=1))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.catalog.world import Member, World, numbered
-from velodrome.events.lines import parse_event
+from velodrome.events import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve, roles_of
 from velodrome.training import checkpoint

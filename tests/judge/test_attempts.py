@@ -18,7 +18,7 @@ from velodrome.judge.attempts import (
     pseudo_values,
     times_to,
 )
-from velodrome.judge.decide import Standing, decide
+from velodrome.judge.decide import ContestState, decide
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +32,7 @@ def attempts(amounts: list[float], *misses: int) -> Attempts:
                     frozenset(block for block in blocks if block[0] not in misses), tuple((miss, 0) for miss in misses))
 
 
-def judged(*entries: Attempts, tolerance: float = 0.05) -> Standing:
+def judged(*entries: Attempts, tolerance: float = 0.05) -> ContestState:
     return decide(contest_of_attempts(entries, tolerance))
 
 

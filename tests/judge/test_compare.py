@@ -25,8 +25,8 @@ from velodrome.judge.measures import (
     thesis_rate,
     time_to_target,
 )
-from velodrome.reporting.curves import over_epochs, over_time, over_workers, rest_of
-from velodrome.reporting.figures import MOST_WORDS, Looks, bar_words, cut, draw_race, race_figure
+from velodrome.reporting.curves import over_epochs, over_time, over_workers
+from velodrome.reporting.figures import MOST_WORDS, Looks, bar_words, cut, draw_race, race_figure, rest_of
 from velodrome.reporting.tables import best_of, bests_of
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.judge.objective import COST, QUALITY, SPEED, Wording
+from velodrome.judge.criteria import COST, QUALITY, SPEED, Wording
 from velodrome.judge.phrases import Lead
 
 pytestmark = pytest.mark.unit

@@ -11,9 +11,8 @@ import pytest
 
 from synthetic_races import repeated, result
 from typed_judge import compare, judge
-from velodrome.judge.criteria import Criteria
+from velodrome.judge.criteria import OBJECTIVES, Criteria
 from velodrome.judge.judge import Failure
-from velodrome.judge.objective import OBJECTIVES
 from velodrome.judge.verdict import Recommendation
 
 pytestmark = pytest.mark.unit

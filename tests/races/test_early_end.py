@@ -14,7 +14,7 @@ import pytest
 from racing import here
 from synthetic_races import result, typed
 from typed_judge import compare
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Race, parse_race

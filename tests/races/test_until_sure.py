@@ -418,6 +418,7 @@ def test_a_race_is_sure_among_those_for_which_the_budget_has_room(runs: Path, ma
     assert stored.as_stored().sentence == ending.sentence
 
 
+@pytest.mark.quick("*-35s", "3.0-95s", "*-145s", "3.0-10m")
 @pytest.mark.parametrize("budget", ["15s", "35s", "55s", "75s", "95s", "125s", "145s", "165s", "185s", "10m"])
 @pytest.mark.parametrize("seconds", [3.0, SECONDS])
 def test_the_report_says_what_the_end_of_the_race_said(

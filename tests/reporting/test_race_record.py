@@ -13,7 +13,7 @@ import yaml
 from synthetic_races import BEGAN, EXAMPLES, Written, events_of, repeated, result, write_race
 from typed_judge import as_result, compare, judge
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.lines import parse_stored, to_event
+from velodrome.events import parse_stored, to_event
 from velodrome.events.models import Event
 from velodrome.reporting.load import load_race
 from velodrome.reporting.series import RunSeries, Span, hosts_of, merged, run_series, totals

@@ -19,9 +19,9 @@ from synthetic_races import Written, repeated, result, thousand_runs, write_race
 from typed_judge import compare
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.judge.criteria import Criteria
-from velodrome.reporting.curves import over_epochs, over_time, rest_of
+from velodrome.reporting.curves import over_epochs, over_time
 from velodrome.reporting.document import Report, make_pictures, make_report
-from velodrome.reporting.figures import INK, Looks, Picture, save
+from velodrome.reporting.figures import INK, Looks, Picture, rest_of, save
 from velodrome.reporting.load import load_race
 from velodrome.reporting.tables import MOST_NODE_ROWS, view_table
 from velodrome.reporting.write import (

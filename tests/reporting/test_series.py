@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from velodrome.events.lines import read_events
+from velodrome.events import read_events
 from velodrome.events.models import Event
 from velodrome.reporting.series import Extent, Span, run_series, totals
 

@@ -6,7 +6,7 @@ import pytest
 
 from synthetic_races import result
 from typed_judge import as_result, compare
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.reporting import usage
 from velodrome.reporting.figures import COLOURS
 from velodrome.reporting.series import hosts_of, run_series

@@ -9,7 +9,7 @@ from typing import Any
 
 from velodrome.clusters.launcher import Allocation, Deliver, Diagnosis, Exit, Group, Launcher, Notice, no_notice
 from velodrome.clusters.plan import Plan, Process
-from velodrome.events.lines import PREFIX, to_line
+from velodrome.events import PREFIX, to_line
 from velodrome.job.job import Job
 
 TICK = 0.1

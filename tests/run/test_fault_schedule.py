@@ -9,7 +9,7 @@ import pytest
 
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import Plan, Process, make_plan
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.job.values import Fault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from velodrome.events.lines import to_event
+from velodrome.events import to_event
 from velodrome.events.models import ResourcesEvent
 from velodrome.run.samples import CpuSeries, host_cpu
 

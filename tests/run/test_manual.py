@@ -12,7 +12,7 @@ import pytest
 
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.plan import make_plan
-from velodrome.events.lines import PREFIX, to_line
+from velodrome.events import PREFIX, to_line
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.manual import Part, finish, main, take

@@ -34,7 +34,7 @@ from velodrome.data.base import DataError
 from velodrome.data.shards.index import read_index
 from velodrome.data.storage.store import open_store
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.events.lines import read_events
+from velodrome.events import read_events
 from velodrome.events.models import MODELS
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race

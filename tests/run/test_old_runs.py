@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from velodrome.events.lines import read_events
+from velodrome.events import read_events
 from velodrome.events.result import RunResult
 from velodrome.run.check import check_run
 from velodrome.run.store import examples_trained

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from velodrome.clusters.plan import Plan, make_plan
+from velodrome.events import to_event
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import to_event
 from velodrome.events.models import Event, Pace
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve

@@ -11,7 +11,7 @@ from velodrome.catalog.world import Member
 from velodrome.clusters.launcher import Diagnosis, Exit
 from velodrome.clusters.local.launcher import waits_for_others
 from velodrome.clusters.plan import Process
-from velodrome.events.lines import to_event
+from velodrome.events import to_event
 from velodrome.events.models import Event
 from velodrome.run.processes import ProcessState, awaited, not_connected, root_cause, stalled
 

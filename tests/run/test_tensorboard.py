@@ -17,7 +17,7 @@ import pytest
 
 from synthetic_races import result, typed
 from velodrome.clusters.local.launcher import free_port
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.run.tensorboard import SESSION, Scalars, hyperparameters, metrics, write_session

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from velodrome.events.lines import PREFIX, parse_event, to_line
+from velodrome.events import PREFIX, parse_event, to_line
 from velodrome.events.models import KINDS, MODELS, ErrorEvent, LostEvent, WarningEvent
 from velodrome.training.context import Emitter, InvalidEvent
 from velodrome.variables import STRICT_EVENTS

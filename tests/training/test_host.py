@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from velodrome.events.lines import parse_event
+from velodrome.events import parse_event
 from velodrome.events.models import HelloEvent
 from velodrome.job.job import Job
 from velodrome.training import host

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from velodrome.catalog.world import World
 from velodrome.errors import BadRequest, FolderGone, RunFailed
-from velodrome.events.lines import parse_event
+from velodrome.events import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.tasks.base import Counts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from velodrome.catalog.world import Member, World
-from velodrome.events.lines import parse_event
+from velodrome.events import parse_event
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.training.context import Context, LineEmitter

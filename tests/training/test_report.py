@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline, raised
-from velodrome.events.lines import PREFIX
+from velodrome.events import PREFIX
 from velodrome.models.own import graph_traceback, quoted_traceback
 from velodrome.training.context import Emitter
 from velodrome.training.main import report

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from synthetic_races import result, typed
 from ui_server import stored_race
 from velodrome.api.runs import export
-from velodrome.events.lines import read_events, to_event
+from velodrome.events import read_events, to_event
 from velodrome.run.check import check_run
 from velodrome.run.store import examples_trained
 from velodrome.web.app import encoded
@@ -147,7 +147,7 @@ def test_events_are_thinned_out_without_holding_the_file(run: Path) -> None:
 def test_a_file_with_far_too_many_lines_that_are_no_events_is_read_no_further(
     run: Path, strange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("events.lines", "run.check", "web.thinned", "web.live_run", "run.store"):
+    for module in ("events", "run.check", "web.thinned", "web.live_run", "run.store"):
         monkeypatch.setattr(f"velodrome.{module}.MOST_STRANGE", 50)
     (run / "events.jsonl").write_text(strange * 50 + WARNING + strange * 2 + WARNING)
     assert len(list(read_events(run / "events.jsonl"))) == len(read_thinned(run).events) == 1

@@ -40,6 +40,7 @@ def description(server: str) -> Any:
     return schemathesis.openapi.from_url(f"{server}/openapi.json")
 
 
+@pytest.mark.quick("models-*", "predict-*", "explain-negative", "generate-negative", "example-positive")
 @pytest.mark.parametrize(
     ("operation", "mode"),
     [

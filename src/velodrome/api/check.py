@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from velodrome.api.engines import strategies_for
-from velodrome.clusters import environments
+from velodrome.clusters import DEFAULT, Where, environments, open_launcher
 from velodrome.clusters.preflight import complete
-from velodrome.clusters.registry import DEFAULT, Where, open_launcher
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest

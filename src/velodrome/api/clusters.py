@@ -9,16 +9,14 @@ from typing import Any
 
 from velodrome.catalog.registry import LISTED_BY, all_forms
 from velodrome.catalog.registry import engines as known_engines
-from velodrome.clusters import definitions, environments
-from velodrome.clusters.definitions import validated
-from velodrome.clusters.environments import hosts
-from velodrome.clusters.launcher import Finding
-from velodrome.clusters.preflight import complete, examined
-from velodrome.clusters.registry import (
+from velodrome.clusters import (
     LAUNCHERS,
     Where,
+    clean_up,
     clusters,
     defined_target,
+    definitions,
+    environments,
     inline,
     launcher_named,
     launcher_type,
@@ -27,9 +25,10 @@ from velodrome.clusters.registry import (
     target_of,
     where_of,
 )
-from velodrome.clusters.registry import (
-    clean as clean_up,
-)
+from velodrome.clusters.definitions import validated
+from velodrome.clusters.environments import hosts
+from velodrome.clusters.launcher import Finding
+from velodrome.clusters.preflight import complete, examined
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, which_name
 from velodrome.events.result import Cluster
@@ -40,20 +39,11 @@ from velodrome.machine import cores, cores_of_others
 
 def list() -> builtins.list[dict[str, Any]]:
     """Every launcher that needs no definition, and every cluster of clusters.yaml, with its file and its mistakes."""
-    rows = [
-        {"name": launcher.name, "launcher": launcher.name, "description": launcher.description,
-         "options": launcher.inline, "file": None, "hosts": None, "error": None}
-        for launcher in launchers()
-    ]
-    rows += [
-        {"name": name, "launcher": name, "description": "", "options": "", "file": None, "hosts": None, "error": error}
-        for name, error in LAUNCHERS.broken().items()
-    ]
+    rows = [_row(launcher.name, launcher.name, description=launcher.description, options=launcher.inline)
+            for launcher in launchers()]
+    rows += [_row(name, name, error=error) for name, error in LAUNCHERS.broken().items()]
     for name, defined in clusters().items():
-        row: dict[str, Any] = {
-            "name": name, "launcher": defined.launcher, "description": "", "options": "", "file": str(defined.file),
-            "hosts": None, "error": None,
-        }
+        row = _row(name, defined.launcher, file=str(defined.file))
         try:
             target = defined_target(defined)
             row |= {"description": target.launcher.description, "hosts": target.options.named_hosts}
@@ -61,6 +51,11 @@ def list() -> builtins.list[dict[str, Any]]:
             row["error"] = str(error)
         rows.append(row)
     return rows
+
+
+def _row(name: str, launcher: str, **known: Any) -> dict[str, Any]:
+    nothing = {"description": "", "options": "", "file": None, "hosts": None, "error": None}
+    return {"name": name, "launcher": launcher, **nothing, **known}
 
 
 def show(name: str) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.exchange import Traffic, traffic_of
 from velodrome.catalog.registry import all_forms, engine_of, options_of, strategy_of
-from velodrome.clusters import environments
+from velodrome.clusters import DEFAULT, environments
 from velodrome.clusters.environments import install
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit, complete, examined
-from velodrome.clusters.registry import DEFAULT
 from velodrome.errors import VelodromeError
 from velodrome.events.models import InspectionEvent
 from velodrome.job.job import Job

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.registry import DEFAULT, Where, open_cluster
+from velodrome.clusters import DEFAULT, Where, open_cluster
 from velodrome.data.fetch import using_mirror
 from velodrome.events.models import Event
 from velodrome.job.job import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome import files
-from velodrome.clusters.registry import DEFAULT, Where, open_launcher
+from velodrome.clusters import DEFAULT, Where, open_launcher
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.result import Result

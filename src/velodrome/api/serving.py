@@ -12,7 +12,7 @@ import numpy as np
 
 from velodrome import files as stored
 from velodrome.api.runs import locate_run
-from velodrome.clusters.registry import DEFAULT, open_launcher
+from velodrome.clusters import DEFAULT, open_launcher
 from velodrome.data.base import Faults
 from velodrome.data.fetch import using_mirror
 from velodrome.data.own.tables import read_rows

@@ -6,11 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.manifests import FORMATS, host_names
+from velodrome.clusters import Where, open_launcher, where_of
 from velodrome.clusters.plan import Placement, Plan, consecutive_ports, make_plan, manual_command
 from velodrome.clusters.plan import place as placed
 from velodrome.clusters.preflight import examined
-from velodrome.clusters.registry import Where, open_launcher, where_of
 from velodrome.data.base import Progress
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest
@@ -18,6 +17,7 @@ from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
 from velodrome.job.resolve import roles_of
 from velodrome.run import execute, trust
+from velodrome.run.manual import FORMATS, host_names
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener, silent
 

@@ -60,13 +60,13 @@ def check_command(
     Exit codes: 0 it trained, 1 your code failed, 2 the request is not valid.
     """
     from velodrome.cli.console import data_progress
-    from velodrome.run.dry_run import RehearsalFailed
+    from velodrome.run.dry_run import DryRunFailed
 
     job = job_from(file, fields, trust_code, on)
     try:
         with data_progress() as progress:
             checked = velodrome.check(job, on=where(on, job=job), mirror=mirror, on_download=progress.data)
-    except RehearsalFailed as error:
+    except DryRunFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
         if json:

@@ -146,7 +146,7 @@ def _races(ctx: typer.Context) -> list[str]:
 
 
 def _launchers(ctx: typer.Context) -> list[str]:
-    from velodrome.clusters.registry import LAUNCHERS, clusters
+    from velodrome.clusters import LAUNCHERS, clusters
 
     return [*LAUNCHERS.names(), *clusters()]
 
@@ -154,7 +154,7 @@ def _launchers(ctx: typer.Context) -> list[str]:
 unfinished, races, launchers = offer(_unfinished), offer(_races), offer(_launchers)
 studies = offer(lambda ctx: load("velodrome.studies.load:studies")())
 statuses = listed("velodrome.run.listing:STATUSES")
-objectives = listed("velodrome.judge.objective:OBJECTIVES")
+objectives = listed("velodrome.judge.criteria:OBJECTIVES")
 report_formats = listed("velodrome.reporting.write:FORMATS")
 export_formats = listed("velodrome.run.listing:FORMS")
 starters = listed("velodrome.api.examples:STARTERS")

@@ -23,7 +23,7 @@ from velodrome.cli.output import SafeConsole, say_on_stderr
 from velodrome.clusters.plan import LOOPBACK, Plan
 from velodrome.clusters.preflight import crowded
 from velodrome.errors import shown
-from velodrome.events.lines import to_event
+from velodrome.events import to_event
 from velodrome.events.models import (
     EpochEvent,
     FaultEvent,
@@ -61,12 +61,11 @@ def _bar() -> list[BarColumn]:
 class JobProgress:
     """Live progress of one job: a bar on a terminal, a line an epoch elsewhere."""
 
-    def __init__(self, label: str = "", *, live: bool = True) -> None:
-        self._label = label
+    def __init__(self, *, live: bool = True) -> None:
         #: The run, once it has begun.
         self.run: OpenRun | None = None
         self._job: Job | None = None
-        self._epochs = self._per_epoch = 0
+        self._per_epoch = 0
         self._measured: Callable[[dict[str, Any]], str] | None = None
         self._reached = ""
         self._bar = Progress(
@@ -79,14 +78,12 @@ class JobProgress:
         self._download_task: TaskID | None = None
 
     def begin(self, plan: Plan, run: OpenRun) -> None:
-        self.run, self._job, self._epochs = run, plan.job, plan.job.epochs
-        self._measured = task_of(plan.job).in_words
-        if not self._label:
-            error_console.print(_announce(plan, run), soft_wrap=True)
-            if {process.host for process in plan.processes} == {LOOPBACK} and (warning := crowded([plan.job])):
-                error_console.print(f"warning: {warning}", soft_wrap=True, markup=False)
+        self.run, self._job, self._measured = run, plan.job, task_of(plan.job).in_words
+        error_console.print(_announce(plan, run), soft_wrap=True)
+        if {process.host for process in plan.processes} == {LOOPBACK} and (warning := crowded([plan.job])):
+            error_console.print(f"warning: {warning}", soft_wrap=True, markup=False)
         self._bar.start()
-        self._task = self._bar.add_task(self._label or "starting", total=None, note="")
+        self._task = self._bar.add_task("starting", total=None, note="")
 
     def data(self, done: int, total: int, label: str) -> None:
         if self._download is None:
@@ -105,7 +102,7 @@ class JobProgress:
             self._download.stop()
             self._download = None
         if isinstance(event, PhaseEvent) and event.state == "begin" and event.epoch is None and self._task is not None:
-            self._bar.update(self._task, description=self._label or f"{event.phase} …")
+            self._bar.update(self._task, description=f"{event.phase} …")
         elif isinstance(event, ProgressEvent) and event.rank == 0 and self._task is not None:
             assert self._job is not None
             self._per_epoch = max(self._per_epoch, event.steps)
@@ -117,7 +114,7 @@ class JobProgress:
                 figures = {name: value for name, value in event.metrics.items() if value is not None}
                 note = ", ".join(f"{shown(name)} {value:.4g}" for name, value in figures.items())
             self._bar.update(
-                self._task, description=self._label or self._epoch(event.epoch), total=total or None, completed=done,
+                self._task, description=f"epoch {event.epoch}{self._of_epochs}", total=total or None, completed=done,
                 note=escape(note),
             )
         elif isinstance(event, EpochEvent):
@@ -130,21 +127,20 @@ class JobProgress:
             over = " is over" if event.state == "end" else ""
             error_console.print(f"fault: {shown(event.fault)}{over} ({event.host})", soft_wrap=True, markup=False)
 
-    def _epoch(self, number: int) -> str:
-        """`epoch 2 of 5`; how many epochs a script trains is not known."""
-        return f"epoch {number}" + (f" of {self._epochs}" if self._job is None or self._job.script is None else "")
+    @property
+    def _of_epochs(self) -> str:
+        """` of 5`; empty for a script, of which that is not known."""
+        return f" of {self._job.epochs}" if self._job is not None and self._job.script is None else ""
 
     def _take_epoch(self, event: EpochEvent) -> None:
         assert self._measured is not None
         self._reached = self._measured(event.validation.as_json())
-        if not self._label:
-            trained = self._measured(event.train.as_json())
-            parts = [f"{part} {words}" for part, words in (("train", trained), ("validation", self._reached)) if words]
-            whole = f" of {self._epochs}" if self._job is not None and self._job.script is None else ""
-            error_console.print(
-                "  ".join([f"epoch {event.epoch:>3}{whole}", *map(escape, parts), f"{event.seconds:.1f} s"]),
-                soft_wrap=True,
-            )
+        trained = self._measured(event.train.as_json())
+        parts = [f"{part} {words}" for part, words in (("train", trained), ("validation", self._reached)) if words]
+        error_console.print(
+            "  ".join([f"epoch {event.epoch:>3}{self._of_epochs}", *map(escape, parts), f"{event.seconds:.1f} s"]),
+            soft_wrap=True,
+        )
 
     def end(self) -> None:
         if self._download is not None:

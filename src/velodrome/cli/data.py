@@ -242,9 +242,7 @@ def verify(
 
 @data_app.command("shard")
 def shard(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Name of the data set.", autocompletion=completion.field("dataset"))
-    ],
+    name: Name,
     to: Annotated[str, typer.Option("--to", metavar="URL", help="A folder, hdfs://host:port/path, webhdfs://… or "
                                     "s3://bucket/path.")],
     shards: Annotated[

@@ -23,7 +23,7 @@ from velodrome.job.job import Job, flag, job_fields, job_groups
 from velodrome.job.race import OPTIONS, Race
 
 if TYPE_CHECKING:
-    from velodrome.clusters.registry import Target
+    from velodrome.clusters import Target
     from velodrome.run.trust import Code
 
 T = TypeVar("T")
@@ -76,6 +76,10 @@ Run = Annotated[
     str,
     typer.Argument(metavar="RUN", help="A finished run, RACE/RUN, or the path of its folder.",
                    autocompletion=completion.stored),
+]
+StoredRun = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.", autocompletion=completion.stored),
 ]
 
 #: What an option differs in from what its field says.
@@ -287,8 +291,8 @@ def job_from(
 
 def where(on: str | None, place: list[str] | None = None, job: Job | None = None) -> Target:
     """What `--on` and `--place` ask for, or else the job."""
+    from velodrome.clusters import DEFAULT, target_of, where_of
     from velodrome.clusters.plan import parse_pins
-    from velodrome.clusters.registry import DEFAULT, target_of, where_of
 
     return target_of(where_of(job, on) if job is not None else on or DEFAULT, parse_pins(place or []))
 

@@ -137,8 +137,8 @@ RaceName = Annotated[str, typer.Argument(metavar="RACE", help="Name of the race.
 Objective = Annotated[
     str | None,
     typer.Option("--objective", autocompletion=completion.objectives,
-                 help="time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if the race has a "
-                 "target, else throughput."),
+                 help="What decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy if "
+                 "the race has a target, else throughput."),
 ]
 Target = Annotated[
     str | None, typer.Option("--target", help='Target, such as "accuracy>=0.97". [default: the race\'s]')
@@ -193,19 +193,11 @@ Format = Annotated[
     str, typer.Option("--format", help="html, markdown, csv or latex.", autocompletion=completion.report_formats)
 ]
 Figures = Annotated[Path | None, typer.Option("--figures", help="Folder for every figure as SVG, PNG and PDF.")]
-ReportObjective = Annotated[
-    str | None,
-    typer.Option("--objective", help="What decides the verdict: time-to-accuracy, accuracy, throughput or cost.",
-                 autocompletion=completion.objectives),
-]
-ReportTarget = Annotated[
-    str | None, typer.Option("--target", help="Target for time-to-accuracy; by default the race's own.")
-]
 
 
 def report_command(
     race: RaceName, runs: Runs = Path("runs"), out: Out = None, form: Format = "html", figures: Figures = None,
-    objective: ReportObjective = None, target: ReportTarget = None, tolerance: Tolerance = None,
+    objective: Objective = None, target: Target = None, tolerance: Tolerance = None,
     accuracy_margin: AccuracyMargin = None, json: Json = False,
 ) -> None:
     """Write a report of a race: verdict, figures and tables as one self-contained page, or the tables alone.

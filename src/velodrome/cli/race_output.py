@@ -21,12 +21,12 @@ from velodrome.cli.options import command_on
 from velodrome.cli.output import SafeConsole, complain, least_width, print_table
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import is_loaded
-from velodrome.judge.configuration import distinguishing_fields, short_arguments, short_text
-from velodrome.judge.measures import THROUGHPUT, Ratio
+from velodrome.judge.measures import BY_NAME, THROUGHPUT
 from velodrome.judge.phrases import in_full, in_words
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import RaceObserver
-from velodrome.reporting.tables import MeasureColumn, columns_of, ratios_of_fewer
+from velodrome.reporting.tables import RATIOS, Cell, Column, ordered, ratios_of_fewer, view_table
+from velodrome.reporting.tables import Table as Comparison
 
 #: Caveats that are printed below a verdict; the report has all.
 _MOST_CAVEATS = 4
@@ -172,15 +172,20 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
     Speedup is over the engine's `single`, scaling over the strategy's own one-worker run. On a terminal that is too
     narrow, columns are left out from the right, and their names are printed.
     """
-    columns = _columns(rows)
-    shown = len(columns)
-    table = _table(rows, columns)
-    while shown > 2 and console.is_terminal and least_width(console, table) > console.width:
+    compared = view_table("terminal", rows)
+    left_out = {"runs", *(["batch"] if len({row.batch_size for row in rows}) == 1 else [])}
+    if any(column.heading == THROUGHPUT.heading for column in compared.columns):
+        left_out.add(BY_NAME["total_seconds"].heading)  # it decides only where throughput is not known
+    places = [place for place, column in enumerate(compared.columns) if column.heading not in left_out]
+    fewest = 2 + sum(not compared.columns[place].measured for place in places)
+    shown = len(places)
+    table = _table(rows, compared, places)
+    while shown > fewest and console.is_terminal and least_width(console, table) > console.width:
         shown -= 1
-        table = _table(rows, columns[:shown])
+        table = _table(rows, compared, places[:shown])
     lines = len(console.render_lines(table, console.options.update(width=10_000), pad=False))
     print_table(console, table)
-    if hidden := ", ".join(_heading(column).replace("\n", " ") for column in columns[shown:]):
+    if hidden := ", ".join(_heading(compared.columns[place]).replace("\n", " ") for place in places[shown:]):
         console.print(
             f"Not shown, because the terminal is {console.width} columns wide: {hidden}. `{report}` has every number.",
             soft_wrap=True, markup=False,
@@ -188,65 +193,36 @@ def print_comparison(console: SafeConsole, rows: Sequence[Row], report: str) -> 
     return lines + bool(hidden)
 
 
-def _columns(rows: Sequence[Row]) -> list[MeasureColumn]:
-    """The columns that have values, the most important first."""
-    columns = columns_of(rows, "terminal")
-    if any(column.name == THROUGHPUT.name for column in columns):  # the whole time decides only without it
-        columns = [column for column in columns if column.name != "total_seconds"]
-    return columns
-
-
-def _table(rows: Sequence[Row], columns: Sequence[MeasureColumn]) -> Table:
+def _table(rows: Sequence[Row], compared: Comparison, places: Sequence[int]) -> Table:
+    """Some of the columns of a comparison; a batch that all have is in its title."""
     batches = {row.batch_size for row in rows}
-    same_batch = len(batches) == 1
-    of_batch = f", batch {min(batches)}" if same_batch and any(batches) else ""
-    table = Table(title=f"Comparison{of_batch}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
-                  show_edge=False)
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("workers", no_wrap=True)
-    if not same_batch:
-        table.add_column("batch", justify="right")
-    configurations = [row.configuration for row in rows]
-    differing, short = distinguishing_fields(configurations), short_arguments(configurations)
-    for name in differing:
-        table.add_column(name.replace("_", " "))
+    of_batch = f", batch {min(batches)}" if len(batches) == 1 and any(batches) else ""
+    table = Table(title=f"{compared.title}{of_batch}", title_justify="left", box=box.SIMPLE_HEAD,
+                  padding=(0, 1, 0, 0), show_edge=False)
+    columns = [compared.columns[place] for place in places]
     for column in columns:
-        table.add_column(_heading(column), justify="right")
-    notes = ["* other programs were running beside it"] if any(
-        is_loaded(result) for row in rows for result in row.results) else []
-    if any(column.measure is None for column in columns) and ratios_of_fewer(rows):
+        table.add_column(
+            _heading(column), justify="right" if column.measured or column.heading == "batch" else "left",
+            no_wrap=column.heading in ("strategy", "workers"),
+        )
+    loaded = {row.name for row in rows if any(map(is_loaded, row.results))}
+    notes = ["* other programs were running beside it"] if loaded else []
+    if any(column.heading in RATIOS for column in columns) and ratios_of_fewer(rows):
         notes.append("speedup, scaling: of the repetitions that both ran")
     table.caption, table.caption_justify = "; ".join(notes) or None, "left"
-    for row in sorted(rows, key=lambda row: (row.label, row.batch_size, row.workers, row.servers)):
-        batch = [] if same_batch else [str(row.batch_size or "–")]
-        values = [escape(short_text(row.configuration, name, short)) for name in differing]
-        label = f"{row.label}{' *' if any(map(is_loaded, row.results)) else ''}"
-        table.add_row(label, row.configuration.size, *batch, *values, *(_cell(row, column) for column in columns))
+    for row, cells in zip(ordered(rows), compared.rows, strict=True):
+        label, *others = (_text(cells[place]) for place in places)
+        table.add_row(f"{label}{' *' if row.name in loaded else ''}", *others)
     return table
 
 
-def _heading(column: MeasureColumn) -> str:
-    measure = column.measure
-    if measure is None:
-        return column.name
-    if measure is THROUGHPUT:
+def _heading(column: Column) -> str:
+    if column.heading == THROUGHPUT.heading:
         return "examples\n/s"
-    heading = f"{measure.heading} {measure.unit.removesuffix(' of a core')}".strip()
-    return heading.replace(" ", "\n", 1)
+    heading = f"{column.heading} {column.unit.removesuffix(' of a core')}".strip()
+    return heading.replace(" ", "\n", 1) if column.measured else heading
 
 
-def _cell(row: Row, column: MeasureColumn) -> str:
-    best, measure = column.best[row.name], column.measure
-    if measure is not None:
-        value = row.mean(measure.name)
-        return "–" if value is None else _marked(measure.text(value), value == best)
-    ratio: Ratio | None = getattr(row, column.name)
-    if ratio is None:
-        return "–"
-    if row.name in column.suspect:
-        return f"{ratio.estimate:.2f}\n{column.suspect[row.name]}"
-    return _marked(f"{ratio.estimate:.2f}", ratio.estimate == best)
-
-
-def _marked(text: str, best: bool) -> str:
-    return f"[bold green]{text}[/bold green]" if best else text
+def _text(cell: Cell) -> str:
+    text = escape(f"{cell.text}\n{cell.suspect}" if cell.suspect else cell.text)
+    return f"[bold green]{text}[/bold green]" if cell.best else text

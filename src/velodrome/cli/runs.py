@@ -11,7 +11,7 @@ import typer
 
 import velodrome
 from velodrome.cli import completion
-from velodrome.cli.options import Json, Mirror, Run, Runs, TrustCode, asking, command_on, relative
+from velodrome.cli.options import Json, Mirror, Run, Runs, StoredRun, TrustCode, asking, command_on, relative
 from velodrome.cli.output import SafeConsole, complain, print_table, say, say_json, say_on_stderr
 from velodrome.errors import printable
 
@@ -91,10 +91,7 @@ def _text(value: float | None, form: str, before: str = "") -> str:
 
 @runs_app.command("show")
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of a run, of a race, or RACE/RUN.", autocompletion=completion.stored),
-    ],
+    run: StoredRun,
     runs: Runs = Path("runs"),
     json: Json = False,
 ) -> None:
@@ -247,11 +244,11 @@ def verify(
 
     Example: `velodrome runs verify my-run --json`
     """
-    from velodrome.run.dry_run import RehearsalFailed
+    from velodrome.run.dry_run import DryRunFailed
 
     try:
         checked = asking(lambda names: velodrome.runs.verify(run, runs, mirror=mirror, trust_code=names), trust_code)
-    except RehearsalFailed as error:
+    except DryRunFailed as error:
         if error.failure.traceback:
             say_on_stderr(error.failure.traceback.rstrip())
         if json:
@@ -309,9 +306,7 @@ def remove(
 
 @runs_app.command("export")
 def export(
-    name: Annotated[
-        str, typer.Argument(metavar="RUN", help="Name of a run or race, or RACE/RUN.", autocompletion=completion.stored)
-    ],
+    name: StoredRun,
     runs: Runs = Path("runs"),
     out: Annotated[
         Path | None, typer.Option("--out", help="File to write; by default NAME.zip in the current folder.")

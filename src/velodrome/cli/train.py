@@ -31,7 +31,7 @@ from velodrome.cli.options import (
     with_job_options,
 )
 from velodrome.cli.output import SafeConsole, complain, print_table, say_json
-from velodrome.clusters.registry import Where, launcher_named, living
+from velodrome.clusters import Where, launcher_named, living
 from velodrome.errors import VelodromeError, shown
 from velodrome.events.result import FaultRecord
 from velodrome.job.result import Result

@@ -26,7 +26,7 @@ from velodrome.job.values import Target
 from velodrome.machine import available_memory as available_memory
 from velodrome.machine import cores
 from velodrome.models.model_files import check_readable
-from velodrome.models.own import split_name
+from velodrome.models.own import own_names, split_name
 from velodrome.tasks.registry import task_of
 
 #: What must be free for the folder of a run.
@@ -133,10 +133,8 @@ def _check_optimization(job: Job, task: str) -> None:
 
 
 def _check_own_modules(job: Job) -> None:
-    named = ("model", job.model), ("task", job.task), ("optimizer", job.optimizer), ("transform", job.transform)
-    for option, name in ((f"--{option}", name or "") for option, name in named):
-        if is_own(name):
-            _find_module(engine_of(job).key, option, name)
+    for field, name in own_names(job).items():
+        _find_module(engine_of(job).key, f"--{field}", name)
 
 
 def _find_module(engine: str, option: str, name: str) -> None:

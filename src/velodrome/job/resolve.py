@@ -226,8 +226,9 @@ def controls(jobs: Iterable[tuple[Job, str]]) -> Iterator[Job]:
     for job, engine_name in jobs:
         if job.workers > 1 and job.script is None and job.strategy in _controlled():
             batch = job.batch_size * (job.workers if job.batch_scope == "per-worker" else 1)
-            one_worker = {"engine": engine_name, "workers": 1, "batch_size": batch, "faults": []}
-            yield resolve(job.model_copy(update=one_worker))
+            yield resolve(job.model_copy(
+                update={"engine": engine_name, "workers": 1, "batch_size": batch, "faults": []}
+            ))
 
 
 def alone(job: Job) -> Job:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, GetPydanticSchema, PrivateAttr, ValidationError
 from pydantic_core import from_json
 
+from velodrome.events import path_of, sentences
 from velodrome.events.fields import LARGEST_INT
-from velodrome.events.lines import path_of, sentences
 from velodrome.events.result import RunResult, Seconds, Throughput
 from velodrome.job.job import Job
 

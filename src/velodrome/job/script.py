@@ -4,9 +4,10 @@ differ, and which fields of a job they have."""
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from velodrome import files
@@ -29,6 +30,10 @@ _BATCH_FLAG = re.compile(r"--?(?:[a-z]+[-_])*(?:batch[-_]?size|batch|bs|b)", re.
 _LENGTH_FLAGS = {
     what: re.compile(rf"--?(?:(?:max|num|total|n)[-_]?)?(?:train[-_]?)?(?:{words})")
     for what, words in (("steps", "steps?|iters?|iterations?|batches"), ("epochs", "epochs?"))
+}
+#: What placeholders compute with.
+_OPERATIONS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
 }
 #: Characters of a script in which defaults of its arguments are looked for.
 LONGEST_SCRIPT = 500_000
@@ -94,20 +99,12 @@ def _value(text: str, job: Job) -> int:
                 return int(value)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -of(operand)
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div() as operation, right=right):
-                return _computed(of(left), operation, of(right))
+            case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+                first, second = of(left), of(right)
+                if isinstance(operation, ast.Div) and (second == 0 or first % second):
+                    raise refuse(f"is {first}/{second}, which is no whole number: choose numbers that divide")
+                return _OPERATIONS[type(operation)](first, second)
         raise refuse("can have whole numbers, names of fields, + - * / and parentheses only")
-
-    def _computed(left: int, operation: ast.operator, right: int) -> int:
-        if isinstance(operation, ast.Add):
-            return left + right
-        if isinstance(operation, ast.Sub):
-            return left - right
-        if isinstance(operation, ast.Mult):
-            return left * right
-        if right == 0 or left % right:
-            raise refuse(f"is {left}/{right}, which is no whole number: choose numbers that divide")
-        return left // right
 
     try:
         tree = ast.parse(text.strip(), mode="eval")

@@ -95,12 +95,12 @@ def difference(first: Sequence[Score], second: Sequence[Score]) -> Difference:
 
 def _merged(scores: Sequence[Score], seed: int) -> Score:
     """The runs of one seed as one: they are not independent."""
-    found = [score for score in scores if score.seed == seed]
-    if len(found) == 1:
-        return found[0]
-    whole = _share_examples(found)
-    return Score(seed, fmean(score.value for score in found), min(score.total for score in found),
-                 _stacked(found).mean(axis=0) if whole else None, found[0].test_set if whole else "")
+    runs = [score for score in scores if score.seed == seed]
+    if len(runs) == 1:
+        return runs[0]
+    whole = _share_examples(runs)
+    return Score(seed, fmean(score.value for score in runs), min(score.total for score in runs),
+                 _stacked(runs).mean(axis=0) if whole else None, runs[0].test_set if whole else "")
 
 
 def _share_examples(scores: Sequence[Score]) -> bool:
@@ -139,7 +139,7 @@ def _of_pairs(pairs: Sequence[tuple[Score, Score]]) -> Difference:
     known = count > 1
     if not all(_share_examples(pair) for pair in pairs):
         samples = [[pair[side] for pair in pairs] for side in (0, 1)]
-        return _found(estimate, between, freedom, sum(map(_binomial, samples)), False, known, samples)
+        return _combined(estimate, between, freedom, sum(map(_binomial, samples)), False, known, samples)
     table = [_stacked([one])[0] - _stacked([other])[0] for one, other in pairs]
     sets = {one.test_set for one, _ in pairs}
     if len(sets) == 1:
@@ -152,7 +152,7 @@ def _of_pairs(pairs: Sequence[tuple[Score, Score]]) -> Difference:
         if len(sets) == count:  # what the test sets change, the seeds show
             examples = 0.0
     least = 1 / min(one.total for one, _ in pairs) ** 2 / len(sets)
-    return _found(estimate, between, freedom, max(examples, least), True, known)
+    return _combined(estimate, between, freedom, max(examples, least), True, known)
 
 
 def _of_samples(first: Sequence[Score], second: Sequence[Score]) -> Difference:
@@ -174,7 +174,7 @@ def _of_samples(first: Sequence[Score], second: Sequence[Score]) -> Difference:
         freedom = float(counts[many] - 1)
     else:
         freedom = _welch(parts, counts)
-    return _found(estimate, sum(parts), freedom, examples, paired, known, samples)
+    return _combined(estimate, sum(parts), freedom, examples, paired, known, samples)
 
 
 def _welch(parts: Sequence[float], counts: Sequence[int]) -> float:
@@ -191,7 +191,7 @@ def _binomial(scores: Sequence[Score]) -> float:
     return share * (1 - share) / (total + 2)
 
 
-def _found(
+def _combined(
     estimate: float, seeds: float, freedom: float, examples: float, paired: bool, known: bool,
     samples: Sequence[Sequence[Score]] = (),
 ) -> Difference:

@@ -16,7 +16,7 @@ import numpy as np
 from velodrome.judge.accuracy import Difference, Score, difference, scores_of
 from velodrome.judge.blocks import FIRST_LOOK, Fit, margin
 from velodrome.judge.compare import Row, metric_of, quality_of
-from velodrome.judge.decide import MOST_MORE, Contest, Standing
+from velodrome.judge.decide import MOST_MORE, Contest, ContestState
 from velodrome.judge.measures import CONFIDENCE, Measure
 from velodrome.tasks.base import Metric
 
@@ -48,17 +48,17 @@ class Guarded:
     @property
     def notes(self) -> tuple[str, ...]:
         """Everything of this as short sentences; of several configurations the worst is named."""
-        found = []
+        notes = []
         if self.aside:
-            found.append(f"{len(self.aside)} of {self.total} configurations set aside: {_first_of(self.aside)}")
+            notes.append(f"{len(self.aside)} of {self.total} configurations set aside: {_first_of(self.aside)}")
         if self.unsettled:
             name, reason = next(iter(self.unsettled.items()))
             others = len(self.unsettled) - 1
             more = f", and so may {others} other{'' if others == 1 else 's'}" if others else ""
-            found.append(f"{self.metric} not settled: {name} may be {reason}{more}")
+            notes.append(f"{self.metric} not settled: {name} may be {reason}{more}")
         if self.nothing_learned:
-            found.append(f"no configuration is better than chance in {self.metric}, so they are compared without it")
-        return tuple(found)
+            notes.append(f"no configuration is better than chance in {self.metric}, so they are compared without it")
+        return tuple(notes)
 
 
 def _first_of(reasons: Mapping[str, str]) -> str:
@@ -91,32 +91,32 @@ def guard(rows: Sequence[Row], metric: Metric, error_rate: float = 1 - CONFIDENC
     confidence = 1 - 2 * error_rate / max(2, len(left) * (len(left) - 1))
     deficits: dict[str, tuple[float, str]] = {}
     lost = {name: (math.inf, f"{name} was {reason}") for name, reason in guessing.items()}
-    open_ones: dict[str, tuple[float, str]] = {}
+    unsettled: dict[str, tuple[float, str]] = {}
     seen_worse: dict[str, str] = {}
     for name in means:
         if name == best:
             continue
         pair = (scores[best], scores[name]) if metric.better == "more" else (scores[name], scores[best])
-        found = difference(*pair)
-        low, high = found.interval(confidence)
-        if found.seeds_known and low > allowed:
+        gap = difference(*pair)
+        low, high = gap.interval(confidence)
+        if gap.seeds_known and low > allowed:
             span = f"{_amount(low, metric)}–{_amount(high, metric)}"
-            deficits[name] = found.estimate, f"{metric.name} {_worse(found, metric)} than {best} ({span})"
-            lost[name] = found.estimate, (
+            deficits[name] = gap.estimate, f"{metric.name} {_worse(gap, metric)} than {best} ({span})"
+            lost[name] = gap.estimate, (
                 f"test {metric.name} {metric.text(means[name])} of {name} against {metric.text(means[best])}: "
-                f"{_worse(found, metric)} ({span.replace('–', ' to ')})")
+                f"{_worse(gap, metric)} ({span.replace('–', ' to ')})")
         elif high > allowed:
-            open_ones[name] = found.estimate, _at_worst(found, high, metric, best)
-            if found.estimate > _FAR * allowed:
+            unsettled[name] = gap.estimate, _at_worst(gap, high, metric, best)
+            if gap.estimate > _FAR * allowed:
                 mine, most = metric.text(means[name]), metric.text(means[best])
                 seen_worse[name] = f"its test {metric.name} was {mine} against {most}"
     aside = guessing | _worst_first(deficits) | aside
-    return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(open_ones),
+    return Guarded(tuple(row for row in left if row.name not in deficits), len(rows), aside, _worst_first(unsettled),
                    seen_worse, next(iter(_worst_first(lost).values()), ""), metric.name)
 
 
-def _worst_first(found: Mapping[str, tuple[float, str]]) -> dict[str, str]:
-    return {name: text for name, (_, text) in sorted(found.items(), key=lambda item: -item[1][0])}
+def _worst_first(reasons: Mapping[str, tuple[float, str]]) -> dict[str, str]:
+    return {name: text for name, (_, text) in sorted(reasons.items(), key=lambda item: -item[1][0])}
 
 
 def _no_better_than_chance(row: Row, scores: Sequence[Score], metric: Metric) -> str | None:
@@ -135,23 +135,23 @@ def _amount(value: float, metric: Metric) -> str:
     return f"{100 * value:.1f}" if metric.fraction else metric.text(value)
 
 
-def _worse(found: Difference, metric: Metric) -> str:
+def _worse(gap: Difference, metric: Metric) -> str:
     """`1.2 points lower`."""
     words = ("lower", "higher") if metric.better == "more" else ("higher", "lower")
-    amount = _amount(abs(found.estimate), metric)
+    amount = _amount(abs(gap.estimate), metric)
     unit = (" point" if amount == "1.0" else " points") if metric.fraction else ""
-    return f"{amount}{unit} {words[found.estimate < 0]}"
+    return f"{amount}{unit} {words[gap.estimate < 0]}"
 
 
-def _at_worst(found: Difference, high: float, metric: Metric, best: str) -> str:
+def _at_worst(gap: Difference, high: float, metric: Metric, best: str) -> str:
     """`up to 1.2 points lower than torch/single`: how much worse it may be, to follow "may be"."""
     unit = " points" if metric.fraction else ""
     worse = "lower" if metric.better == "more" else "higher"
     if not math.isfinite(high) or (metric.fraction and high > _NOTHING):
-        return f"{worse} than {best}, which {'one seed' if not found.seeds_known else 'so few runs'} cannot tell"
-    seen = _amount(found.estimate, metric)
-    notes = [f"{seen} so far"] if found.estimate > 0 and float(seen) > 0 else []
-    notes += [] if found.seeds_known else ["other seeds not tried"]
+        return f"{worse} than {best}, which {'one seed' if not gap.seeds_known else 'so few runs'} cannot tell"
+    seen = _amount(gap.estimate, metric)
+    notes = [f"{seen} so far"] if gap.estimate > 0 and float(seen) > 0 else []
+    notes += [] if gap.seeds_known else ["other seeds not tried"]
     aside = f" ({'; '.join(notes)})" if notes else ""
     most = _amount(_up(high) if metric.fraction else high, metric)
     return f"up to {most}{unit} {worse} than {best}{aside}"
@@ -171,17 +171,17 @@ _MANY = 10_000.0
 def accuracy_contest(rows: Sequence[Row], metric: Metric, tolerance: float) -> Contest:
     """A contest of configurations in a metric that is a fraction of the test examples."""
     scores = [scores_of(row.results, metric.name, metric.fraction) for row in rows]
-    seeds = sorted({score.seed for found in scores for score in found})
+    seeds = sorted({score.seed for row_scores in scores for score in row_scores})
     sign = 1.0 if metric.better == "more" else -1.0
 
     def fit_at(look: int) -> Fit:
         held = set(seeds[:look])
-        return _fit([[score for score in found if score.seed in held] for found in scores], sign)
+        return _fit([[score for score in row_scores if score.seed in held] for row_scores in scores], sign)
 
     return Contest(len(rows), len(seeds), tolerance, fit_at)
 
 
-def limited_by_test_set(contest: Contest, standing: Standing) -> bool:
+def limited_by_test_set(contest: Contest, standing: ContestState) -> bool:
     """Whether the survivors seem level, and the test set is too small to show it however often they run.
 
     Where seeds still leave more doubt than the test set, more runs may change what seems level.
@@ -189,13 +189,13 @@ def limited_by_test_set(contest: Contest, standing: Standing) -> bool:
     left = list(standing.survivors)
     if standing.looks < FIRST_LOOK or len(left) < 2:
         return False
-    found = contest.fit_at(contest.looks)
-    pairs = [(one, other) for one in left for other in left if one < other and np.isfinite(found.error[0, one, other])]
-    if not pairs or found.lasting is None:
+    fitted = contest.fit_at(contest.looks)
+    pairs = [(one, other) for one in left for other in left if one < other and np.isfinite(fitted.error[0, one, other])]
+    if not pairs or fitted.lasting is None:
         return False
-    seen = np.array([abs(found.estimate[0, one, other]) for one, other in pairs])
-    lasting = np.array([found.lasting[0, one, other] for one, other in pairs])
-    errors = np.array([found.error[0, one, other] for one, other in pairs])
+    seen = np.array([abs(fitted.estimate[0, one, other]) for one, other in pairs])
+    lasting = np.array([fitted.lasting[0, one, other] for one, other in pairs])
+    errors = np.array([fitted.error[0, one, other] for one, other in pairs])
     if (2 * lasting**2 < errors**2).any():
         return False
     reach = lasting * margin(np.array([_MANY]), contest.looks + MOST_MORE, float(len(left)), contest.size)
@@ -206,19 +206,20 @@ def _fit(scores: Sequence[Sequence[Score]], sign: float) -> Fit:
     size = len(scores)
     estimate, error, freedom = np.zeros((size, size)), np.full((size, size), np.inf), np.ones((size, size))
     lasting = np.zeros((size, size))
-    means = [sign * float(np.mean([score.value for score in found])) if found else -np.inf for found in scores]
+    means = [sign * float(np.mean([score.value for score in row_scores])) if row_scores else -np.inf
+             for row_scores in scores]
     firsts = range(size) if size <= _ALL_PAIRS else [int(np.argmax(means))]
     for first in firsts:
         for second in range(size):
             if first == second or not scores[first] or not scores[second] or np.isfinite(error[first, second]):
                 continue
-            found = difference(scores[first], scores[second])
-            estimate[first, second] = sign * found.estimate
-            estimate[second, first] = -sign * found.estimate
-            if found.seeds_known:
-                error[first, second] = error[second, first] = found.error
-                freedom[first, second] = freedom[second, first] = found.freedom
-                lasting[first, second] = lasting[second, first] = found.lasting
+            gap = difference(scores[first], scores[second])
+            estimate[first, second] = sign * gap.estimate
+            estimate[second, first] = -sign * gap.estimate
+            if gap.seeds_known:
+                error[first, second] = error[second, first] = gap.error
+                freedom[first, second] = freedom[second, first] = gap.freedom
+                lasting[first, second] = lasting[second, first] = gap.lasting
     return Fit(estimate[None], error[None], freedom[None], np.zeros((1, size, 1), bool), lasting[None])
 
 
@@ -238,12 +239,13 @@ class TwoQualities:
                          for group in groups)
         return cls(quality, metric_of(rows), (fmean(first) if first else None, fmean(second) if second else None))
 
-    def _differ_by(self, margins: float) -> bool:
+    def _differ_by(self, times: float) -> bool:
+        """Whether they differ by more than so many times the metric's margin."""
         first, second = self.means
         if first is None or second is None:
             return False
         best = (max if self.metric.better == "more" else min)(first, second)
-        return abs(first - second) > margins * abs(self.metric.limit(best) - best)
+        return abs(first - second) > times * abs(self.metric.limit(best) - best)
 
     @property
     def differ(self) -> bool:

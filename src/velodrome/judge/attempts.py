@@ -146,8 +146,8 @@ def pseudo_values(amounts: Array, successes: Counts) -> Array:
         without = np.log(spent - amounts) - np.log(np.maximum(won - successes, _LEAST))
         centre = np.nansum(np.where(present, without, 0.0), axis=-1, keepdims=True) / np.maximum(count, 1)
         values = np.where(count > 1, whole + (count - 1) * (centre - without), np.where(present, whole, np.nan))
-    found: Array = np.where(np.isfinite(values), values, np.nan)
-    return found
+    finite: Array = np.where(np.isfinite(values), values, np.nan)
+    return finite
 
 
 def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contest:
@@ -167,11 +167,11 @@ def contest_of_attempts(entries: Sequence[Attempts], tolerance: float) -> Contes
             return _unknown(*spent.shape)
         with np.errstate(divide="ignore", invalid="ignore"):  # zeros, and looks before the first success
             values = -pseudo_values(spent, won[:, :look]) if failing.any() else -np.log(spent)
-            found = fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
+            fitted = fit(np.where(np.isfinite(values), values, np.nan)[None], robust=not failing.any())
         unseen = _unseen(won[:, :look].sum(1), failing, _failures_cost(spent, won[:, :look]))
         # One that was ended early takes longer than it seems, nobody knows how much: it can lose, but not win.
         unseen[[bool(entry.cut) for entry in entries]] = np.inf
-        return replace(found, unseen=unseen[None])
+        return replace(fitted, unseen=unseen[None])
 
     return Contest(len(entries), amounts.shape[1], math.log1p(tolerance), fit_at)
 
@@ -201,8 +201,8 @@ def _failures_cost(spent: Array, won: Counts) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = np.nansum(spent, axis=1) / won.sum(1)
         good = np.nansum(np.where(won > 0, spent, np.nan), axis=1) / won.sum(1)
-        found: Array = np.maximum(np.nan_to_num(np.log(whole) - np.log(good), nan=np.inf), 0.0)
-    return found
+        raised: Array = np.maximum(np.nan_to_num(np.log(whole) - np.log(good), nan=np.inf), 0.0)
+    return raised
 
 
 def _tables(entries: Sequence[Attempts]) -> tuple[Array, Counts, Counts]:
@@ -258,13 +258,13 @@ def limits(rows: Sequence[Row], target: Target) -> list[Limit]:
 
     One that was fast in any run has none: it may be the best, and all of its runs are needed to show that.
     """
-    return [found for members in tasks_of(rows).values() for found in _of_task(members, target)]
+    return [limit for members in tasks_of(rows).values() for limit in _of_task(members, target)]
 
 
 def _of_task(rows: Sequence[Row], target: Target) -> list[Limit]:
     times = {row.name: [time_to_target(result, target) for result in row.results] for row in rows}
-    steady = {row.name: max(found) for row in rows
-              if (found := [time for time in times[row.name] if time is not None]) and len(found) == row.attempts}
+    steady = {row.name: max(reached) for row in rows
+              if (reached := [time for time in times[row.name] if time is not None]) and len(reached) == row.attempts}
     if not steady:
         return []
     best = min(steady, key=lambda name: steady[name])

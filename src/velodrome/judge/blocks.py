@@ -62,8 +62,8 @@ def straggling(values: Array, chance: float = CHANCE) -> Mask:
 def _deviations(freedom: NDArray[np.int_], chance: float) -> Array:
     """How many median deviations ordinary noise exceeds with this chance, if they have so many degrees of freedom."""
     distinct, place = np.unique(freedom.ravel(), return_inverse=True)
-    found: Array = -_DEVIATION * stdtrit(np.maximum(_EFFICIENCY * distinct, 0.5), chance / 2)
-    return found[place].reshape(freedom.shape)
+    deviations: Array = -_DEVIATION * stdtrit(np.maximum(_EFFICIENCY * distinct, 0.5), chance / 2)
+    return deviations[place].reshape(freedom.shape)
 
 
 def _median(values: Array, axis: int) -> Array:
@@ -94,11 +94,12 @@ def blocks_of(
     because a race gave each its own, the first runs of all are one block, the second ones another, and so on.
     """
     places = {key: [*_places(group), *_places(failures.get(key, ()))] for key, group in finished.items()}
-    shared = set.intersection(*({seed for seed, _ in found} for found in places.values())) if places else set()
+    shared = set.intersection(*({seed for seed, _ in blocks} for blocks in places.values())) if places else set()
     if shared:
-        return {key: tuple(found) for key, found in places.items()}
-    ranks = {key: {block: (rank, 0) for rank, block in enumerate(sorted(set(found)))} for key, found in places.items()}
-    return {key: tuple(ranks[key][block] for block in found) for key, found in places.items()}
+        return {key: tuple(blocks) for key, blocks in places.items()}
+    ranks = {key: {block: (rank, 0) for rank, block in enumerate(sorted(set(blocks)))}
+             for key, blocks in places.items()}
+    return {key: tuple(ranks[key][block] for block in blocks) for key, blocks in places.items()}
 
 
 def _places(results: Sequence[Result]) -> list[Block]:
@@ -274,8 +275,8 @@ def margin(freedom: Array, look: int, rivals: Array | float, entered: int) -> Ar
         return np.full_like(freedom, np.inf)
     # Quantiles take long, and most pairs of a race have the same.
     distinct, place = np.unique((freedom + 1j * level).ravel(), return_inverse=True)
-    found: Array = -stdtrit(distinct.real, distinct.imag / 2)[place].reshape(freedom.shape)
-    return found
+    quantiles: Array = -stdtrit(distinct.real, distinct.imag / 2)[place].reshape(freedom.shape)
+    return quantiles
 
 
 #: Levels of intervals with so few degrees of freedom, one less than repetitions. By simulation.
@@ -284,8 +285,8 @@ _CONFIDENCE_OF_FEW = {2: 0.94, 3: 0.945, 4: 0.945}
 
 def logarithms(values: Sequence[Mapping[Block, float]]) -> Array:
     """A table of (configuration, block), in the order of both; NaN where a value is missing or not positive."""
-    blocks = sorted({block for found in values for block in found})
-    table = np.array([[found.get(block, math.nan) for block in blocks] for found in values], dtype=float)
+    blocks = sorted({block for row in values for block in row})
+    table = np.array([[row.get(block, math.nan) for block in blocks] for row in values], dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(table)
     return np.where(np.isfinite(logs), logs, math.nan)
@@ -307,8 +308,8 @@ def paired_ratios(values: Mapping[str, Mapping[Block, float]]) -> Callable[[str,
 
     def over(first: str, second: str) -> Ratio | None:
         # By the runs of these two only: so the interval is right whatever the noise of the others is.
-        found = fit(logs[None, [places[first], places[second]]], plain=True)
-        estimate, error, freedom = (float(of[0, 0, 1]) for of in (found.estimate, found.error, found.freedom))
+        fitted = fit(logs[None, [places[first], places[second]]], plain=True)
+        estimate, error, freedom = (float(of[0, 0, 1]) for of in (fitted.estimate, fitted.error, fitted.freedom))
         if not math.isfinite(error):
             return None
         # Few and very different runs give intervals beyond the range of floats: e to the 100th is as inconclusive.

@@ -208,20 +208,20 @@ def estimate_script(
 ) -> Estimate:
     """As long as runs of the same script took, in proportion to its steps or epochs; else what a trial shows; else as
     long as it took with the nearest number of workers."""
-    found: dict[int, list[float]] = {}
+    by_distance: dict[int, list[float]] = {}
     for other, result in earlier:
         factor = _longer(other, job) if other.script == job.script else None
         if factor is not None:
             seconds = result.seconds
             whole = seconds.startup + (seconds.total - seconds.startup) * factor
-            found.setdefault(abs(other.workers - job.workers), []).append(whole)
-    if same := found.pop(0, []):
+            by_distance.setdefault(abs(other.workers - job.workers), []).append(whole)
+    if same := by_distance.pop(0, []):
         return Estimate(median(same), "runs", len(same))
     for one in tried:
         if (one.job.workers, one.job.script, one.job.script_args) == (job.workers, job.script, job.script_args):
             return Estimate(one.seconds, "measured", max(1.0, one.watched))
-    if found:
-        nearest = found[min(found)]
+    if by_distance:
+        nearest = by_distance[min(by_distance)]
         return Estimate(median(nearest), "other workers", len(nearest))
     return Estimate(_UNKNOWN_SCRIPT, "guess")
 

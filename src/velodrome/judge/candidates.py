@@ -17,9 +17,8 @@ from velodrome.judge.blocks import error_of_look
 from velodrome.judge.compare import Row, measure_of, metric_of, quality_of
 from velodrome.judge.conditions import slowdown
 from velodrome.judge.configuration import Baselines
-from velodrome.judge.criteria import Criteria
+from velodrome.judge.criteria import Criteria, Objective, objective_of
 from velodrome.judge.measures import Spread
-from velodrome.judge.objective import Objective, objective_of
 from velodrome.judge.question import Candidate, Question
 
 
@@ -54,11 +53,11 @@ def _per_success(
 ) -> tuple[tuple[Candidate, ...], dict[str, Any]]:
     """Candidates by what a success costs them, their contest, and words on those that had none."""
     goal = criteria.goal
-    found = [(row, tried(row)) for row in rows]
-    missed = any(attempts.successes and not attempts.always for _, attempts in found)
+    attempted = [(row, tried(row)) for row in rows]
+    missed = any(attempts.successes and not attempts.always for _, attempts in attempted)
     candidates = tuple(
         Candidate(row, Spread(tuple(values.values()), geometric=True), values, attempts if missed else None)
-        for row, attempts in found
+        for row, attempts in attempted
         if (values := {block: attempts.amounts[block] for block in sorted(attempts.succeeded)})
     )
     words: dict[str, Any] = {} if goal is None else {"success": f"reached {goal}"}
@@ -67,10 +66,11 @@ def _per_success(
             "no_candidates": f"no configuration reached {goal}; {_best_seen(rows, Target.parse(goal))}",
             "fix": "train for more epochs, change the learning rate, or ask for a target that was reached",
         }
-    if missed or any(attempts.cut for _, attempts in found):
-        words["contest"] = contest_of_attempts([attempts for _, attempts in found if attempts.successes],
+    if missed or any(attempts.cut for _, attempts in attempted):
+        words["contest"] = contest_of_attempts([attempts for _, attempts in attempted if attempts.successes],
                                                criteria.tolerances.tolerance)
-    never = [f"{row.name} reached {goal} in {attempts.count_text}" for row, attempts in found if not attempts.successes]
+    never = [f"{row.name} reached {goal} in {attempts.count_text}" for row, attempts in attempted
+             if not attempts.successes]
     if never and goal is not None:
         words["never"] = len(never)
         words["notes"] = (f"{len(never)} of {len(rows)} configurations set aside: {never[0]}"
@@ -83,9 +83,9 @@ def twins_of(rows: Sequence[Row]) -> dict[str, str]:
     equal. Empty where nothing else would be left to compare."""
     baselines = Baselines(row.configuration for row in rows)
     names = {row.configuration.key: row.name for row in rows}
-    found = {row.name: names[key] for row in rows
+    twins = {row.name: names[key] for row in rows
              if row.is_like_single and (key := baselines.single(row.configuration)) is not None}
-    return found if len(rows) - len(found) > 1 else {}
+    return twins if len(rows) - len(twins) > 1 else {}
 
 
 def ask(rows: Sequence[Row], criteria: Criteria, *, every: bool = False) -> Question:

@@ -36,10 +36,10 @@ def update_size(row: Row) -> int:
 def updates_note(best: Row, others: Iterable[Row]) -> str:
     """`torch/ddp updates the weights after 128 examples, torch/single after 64`; empty for updates of the same size, or
     if names say it."""
-    found = [f"{other.name} after {update_size(other):,}" for other in others if _differs(best, other)]
-    if not found:
+    updates = [f"{other.name} after {update_size(other):,}" for other in others if _differs(best, other)]
+    if not updates:
         return ""
-    return (f"{best.name} updates the weights after {update_size(best):,} examples, {' and '.join(found)}: "
+    return (f"{best.name} updates the weights after {update_size(best):,} examples, {' and '.join(updates)}: "
             "this is another training")
 
 
@@ -54,13 +54,13 @@ def configurations_of(rows: Iterable[Row], always: Mapping[str, int], target: st
 
     With a target also the runs that reached it.
     """
-    found = {
+    counts = {
         row.name: {"runs": row.runs, "failed": row.failed, "crashed": row.crashed}
         | ({} if row.is_script else {"update_size": update_size(row)})
         | ({"reached": row.reached} if target else {})
         for row in rows
     }
-    return found | {name: {"runs": 0, "failed": count, "crashed": count} for name, count in always.items()}
+    return counts | {name: {"runs": 0, "failed": count, "crashed": count} for name, count in always.items()}
 
 
 def crash_note(row: Row) -> str:
@@ -73,10 +73,10 @@ def crashes(rows: Iterable[Row], always: Mapping[str, int]) -> str:
 
     `always` counts the crashes of configurations of which no run finished, by name.
     """
-    found = [f"{row.name} {crash_note(row)}" for row in rows if row.crashed]
-    found += [f"{name} crashed in {'its only run' if count == 1 else f'all of {count} runs'}"
+    parts = [f"{row.name} {crash_note(row)}" for row in rows if row.crashed]
+    parts += [f"{name} crashed in {'its only run' if count == 1 else f'all of {count} runs'}"
               for name, count in always.items()]
-    return "; ".join(found)
+    return "; ".join(parts)
 
 
 _UNTESTED = "figures of a test set"
@@ -97,8 +97,8 @@ def _untested_of(result: Result) -> str:
 
 def _pattern(sentence: str) -> str:
     """Which option reads such a figure from what the script printed; empty if none is known."""
-    _, found, option = sentence.partition(PRINTED)
-    return f"{found}{option}" if found else ""
+    _, marker, option = sentence.partition(PRINTED)
+    return f"{marker}{option}" if marker else ""
 
 
 def unreported_note(rows: Sequence[Row]) -> str:
@@ -111,7 +111,7 @@ def unreported_note(rows: Sequence[Row]) -> str:
             for result in row.results for one in result.not_reported or ()
         ):
             lacking.setdefault(sentence, []).append(row.name)
-    found = []
+    parts = []
     grows = len({row.workers for row in rows}) > 1 and not all(
         "workers" in fields_in(str(row.configuration.fields.get("script_args") or "")) for row in rows)
     for sentence, names in lacking.items():
@@ -120,8 +120,8 @@ def unreported_note(rows: Sequence[Row]) -> str:
             follows += ", and so is whether the global batch grows with the workers, which is another training"
         whose = "" if len(names) == len(rows) else f" by {in_list(names)}"
         follows, _, option = follows.partition(PRINTED)
-        found.append(f"{what}{whose} ({follows}){f': {option} of what it printed' if option else ''}")
-    return f"not reported by the script: {'; '.join(found)}" if found else ""
+        parts.append(f"{what}{whose} ({follows}){f': {option} of what it printed' if option else ''}")
+    return f"not reported by the script: {'; '.join(parts)}" if parts else ""
 
 
 def misses_note(question: Question, chosen: Candidate, lead: Lead) -> str:
@@ -194,14 +194,14 @@ def _twins(twins: Mapping[str, str]) -> str:
     groups: dict[str, list[str]] = {}
     for name, single in twins.items():
         groups.setdefault(single, []).append(name)
-    found = [f"{in_list(names)} {'is' if len(names) == 1 else 'are'} the same training as {single}"
+    parts = [f"{in_list(names)} {'is' if len(names) == 1 else 'are'} the same training as {single}"
              for single, names in groups.items()]
-    return f"{'; '.join(found)}, and not compared with it"
+    return f"{'; '.join(parts)}, and not compared with it"
 
 
 def unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> list[str]:
     """Which configurations crashed, and how many runs did not finish for other reasons."""
-    notes = [found for found in (crashes(rows, crashed), _ended(rows)) if found]
+    notes = [note for note in (crashes(rows, crashed), _ended(rows)) if note]
     others = failed - sum(row.crashed + row.ended for row in rows) - sum(crashed.values())
     if others > 0:
         notes.append(f"{others} run{' was' if others == 1 else 's were'} left out because "

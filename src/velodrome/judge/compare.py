@@ -152,7 +152,7 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Flat means for scripts, with ranges and intervals beside."""
         fields = self.configuration.fields
-        found: dict[str, Any] = {
+        flat: dict[str, Any] = {
             "name": self.name,
             **{name: fields.get(name) for name in ("engine", "strategy", "workers", "servers", "batch_size")},
             "batch_scope": fields.get("batch_scope"),
@@ -163,10 +163,10 @@ class Row:
         }
         for name in ("speedup", "scaling", "efficiency"):
             place: Ratio | None = getattr(self, name)
-            found[name] = place and place.estimate
-            found[f"{name}_interval"] = [place.low, place.high] if place and place.has_interval else None
-        found["range"] = {name: [spread.low, spread.high] for name, spread in self.spreads.items()}
-        return found
+            flat[name] = place and place.estimate
+            flat[f"{name}_interval"] = [place.low, place.high] if place and place.has_interval else None
+        flat["range"] = {name: [spread.low, spread.high] for name, spread in self.spreads.items()}
+        return flat
 
 
 def is_whole(result: Result) -> bool:
@@ -185,19 +185,19 @@ def has_crashed(result: Result) -> bool:
 
 
 def _spreads(results: Sequence[Result], target: Target | None) -> dict[str, Spread]:
-    found = {}
+    spreads = {}
     for measure in measures_of(results):
         values = [value for result in results if (value := measure.read(result)) is not None]
         if values:
-            found[measure.name] = Spread(tuple(values), measure.resolution(results[0]), measure.geometric)
+            spreads[measure.name] = Spread(tuple(values), measure.resolution(results[0]), measure.geometric)
     times = []
     for result in results:
         wanted = target or (Target.parse(result.target) if result.target else None)
         if wanted and (seconds := time_to_target(result, wanted)) is not None:
             times.append(seconds)
     if times:
-        found[TIME_TO_TARGET.name] = Spread(tuple(times), geometric=True)
-    return found
+        spreads[TIME_TO_TARGET.name] = Spread(tuple(times), geometric=True)
+    return spreads
 
 
 def _grouped(
@@ -252,8 +252,8 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
             return None
         if key == row.configuration.key:
             return Ratio(1.0)
-        found = ratios[row.configuration.task](row.configuration.key, key)
-        return found or ratio(row.spreads["examples_per_second"], rows[key].spreads["examples_per_second"])
+        paired = ratios[row.configuration.task](row.configuration.key, key)
+        return paired or ratio(row.spreads["examples_per_second"], rows[key].spreads["examples_per_second"])
 
     return [
         replace(
@@ -266,22 +266,22 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
 
 
 def _by_task(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_task: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(row.configuration.task, []).append(row)
-    return found
+        by_task.setdefault(row.configuration.task, []).append(row)
+    return by_task
 
 
 def tasks_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by data set and model: only configurations of the same task are compared."""
     differing = [name for name in varied(row.configuration for row in rows) if name in TASK]
     data = short_data(row.configuration for row in rows)
-    found: dict[str, list[Row]] = {}
+    by_name: dict[str, list[Row]] = {}
     for row in rows:
         texts = {field: text_of(row.configuration.fields.get(field)) for field in differing}
         name = ", ".join(data[text] if field == "dataset" else text for field, text in texts.items())
-        found.setdefault(name, []).append(row)
-    return found or {"": []}
+        by_name.setdefault(name, []).append(row)
+    return by_name or {"": []}
 
 
 def measure_of(rows: Sequence[Row], name: str) -> Measure:
@@ -306,8 +306,8 @@ def _decides(measure: Measure, row: Row) -> bool:
 
 def quality_of(rows: Sequence[Row]) -> Measure:
     """How good the models of one task are."""
-    found = qualities_of(rows)
-    return found[-1] if found else QUALITIES[0]
+    qualities = qualities_of(rows)
+    return qualities[-1] if qualities else QUALITIES[0]
 
 
 def metric_of(rows: Sequence[Row]) -> Metric:

@@ -172,9 +172,9 @@ def differences(before: Result, after: Result) -> list[str]:
 
 def _changes(old: Data, new: Data, *, same_seed: bool) -> list[str]:
     counts = {"training examples": (_training(old), _training(new)), "test examples": (old.test, new.test)}
-    found = [f"{what} {first:,} → {second:,}" for what, (first, second) in counts.items() if first != second]
-    if found:
-        return found
+    changes = [f"{what} {first:,} → {second:,}" for what, (first, second) in counts.items() if first != second]
+    if changes:
+        return changes
     prints = old.fingerprint, new.fingerprint
     # A function of the user's own may make other data for each seed.
     comparable = same_seed or not (old.seeded or new.seeded)
@@ -193,19 +193,19 @@ def change_note(earlier: Iterable[Result], job: Job, data: Data) -> str:
     empty if nothing does."""
     same = newest([run for run in earlier if _request(run) == job.dataset and run.data is not None])
     changes = (_changes(run.data, data, same_seed=run.seed == job.seed) for run in same if run.data is not None)
-    return next((", ".join(found) for found in changes if found), "")
+    return next((", ".join(change) for change in changes if change), "")
 
 
 def versions(results: Sequence[Result]) -> list[int]:
     """The version of its data for each result, counted from 0 for each data set in the order in which runs began."""
-    found = [0] * len(results)
+    numbers = [0] * len(results)
     members: dict[str, list[list[int]]] = {}
     last: dict[str, int] = {}
     for at in _in_order(results):
         request, result = _request(results[at]), results[at]
         known = members.setdefault(request, [])
         if result.data is None:
-            found[at] = last.get(request, 0)
+            numbers[at] = last.get(request, 0)
             continue
         fits = [number for number, group in enumerate(known)
                 if not any(differences(results[other], result) for other in group)]
@@ -213,8 +213,8 @@ def versions(results: Sequence[Result]) -> list[int]:
             known.append([])
             fits = [len(known) - 1]
         known[fits[0]].append(at)
-        found[at] = last[request] = fits[0]
-    return found
+        numbers[at] = last[request] = fits[0]
+    return numbers
 
 
 def newest(results: Sequence[Result]) -> list[Result]:
@@ -226,7 +226,7 @@ def newest(results: Sequence[Result]) -> list[Result]:
 
 def labelled(results: Sequence[Result]) -> list[Result]:
     """The results, those of a data set that changed with a name of their data, and with what changed."""
-    number, found = versions(results), list(results)
+    number, named = versions(results), list(results)
     for request in {_request(result) for result in results}:
         mine = [at for at in _in_order(results) if _request(results[at]) == request]
         firsts: dict[int, Result] = {}
@@ -239,8 +239,8 @@ def labelled(results: Sequence[Result]) -> list[Result]:
         pairs = zip(list(firsts.values())[:-1], list(firsts.values())[1:], strict=True)
         change = "; then ".join(", ".join(differences(*pair)) for pair in pairs)
         for at in mine:
-            found[at] = results[at].model_copy(update={"data_version": names[number[at]], "data_change": change})
-    return found
+            named[at] = results[at].model_copy(update={"data_version": names[number[at]], "data_change": change})
+    return named
 
 
 def _names(versions: Mapping[int, DataRecord]) -> dict[int, str]:

@@ -172,10 +172,10 @@ def _of_task(configurations: Iterable[Configuration]) -> set[str]:
 
 
 def _by_strategy(configurations: Iterable[Configuration]) -> dict[str, list[Configuration]]:
-    found: dict[str, list[Configuration]] = defaultdict(list)
+    by_label: dict[str, list[Configuration]] = defaultdict(list)
     for configuration in configurations:
-        found[configuration.label].append(configuration)
-    return found
+        by_label[configuration.label].append(configuration)
+    return by_label
 
 
 def words_of(
@@ -217,7 +217,7 @@ def short_data(configurations: Iterable[Configuration]) -> dict[str, str]:
 
 def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
     """A name for each key, as short as possible and unique within the race."""
-    found = {}
+    names = {}
     followed = _of_task(configurations)
     for label, members in _by_strategy(configurations).items():
         left_out = {"workers", "servers", "consistency", *followed}
@@ -228,18 +228,18 @@ def names_of(configurations: Sequence[Configuration]) -> dict[str, str]:
             parts = [f"{label} with {count} worker{'' if count == 1 else 's'}"]
             if servers := member.fields.get("servers"):
                 parts[0] += f" and {servers} server{'' if servers == 1 else 's'}"
-            found[member.key] = ", ".join([*parts, *words_of(member, differing, short)])
-    return _numbered(found)
+            names[member.key] = ", ".join([*parts, *words_of(member, differing, short)])
+    return _numbered(names)
 
 
 def _numbered(names: Mapping[str, str]) -> dict[str, str]:
     """The same names, with numbers where two configurations differ in nothing that can be named."""
     seen: Counter[str] = Counter()
-    found = {}
+    unique = {}
     for key, name in names.items():
         seen[name] += 1
-        found[key] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    return found
+        unique[key] = name if seen[name] == 1 else f"{name} ({seen[name]})"
+    return unique
 
 
 class Baselines:
@@ -263,6 +263,6 @@ class Baselines:
     def alone(self, configuration: Configuration) -> str | None:
         """The same strategy with one worker; with one worker both batch scopes are the same."""
         for names in _OF_SIZE:
-            if (found := self._alone.get(configuration.key_without(names))) is not None:
-                return found
+            if (key := self._alone.get(configuration.key_without(names))) is not None:
+                return key
         return None

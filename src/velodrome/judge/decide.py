@@ -67,7 +67,7 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ContestState:
     """How a contest stands after its last look."""
 
     outcome: Outcome
@@ -113,17 +113,17 @@ def contest_of(logarithms: Array, tolerance: float, *, robust: bool = True) -> C
     return Contest(len(logarithms), logarithms.shape[1], math.log1p(tolerance), fit_at)
 
 
-def decide(contest: Contest) -> Standing:
+def decide(contest: Contest) -> ContestState:
     """Replay all looks of a contest."""
     size = contest.size
     alive = np.ones((1, size), bool)
     drops: list[Drop] = []
     estimate, reach = np.zeros((1, size, size)), np.full((1, size, size), np.inf)
-    found = None
+    fitted = None
     for look in range(1, contest.looks + 1):
-        found = contest.fit_at(look)
-        estimate = found.estimate
-        reach, ahead = step(found, look, alive, contest.tolerance)
+        fitted = contest.fit_at(look)
+        estimate = fitted.estimate
+        reach, ahead = step(fitted, look, alive, contest.tolerance)
         for loser in np.flatnonzero(out(ahead)[0]):
             winner = int(ahead[0, :, loser].argmax())
             drops.append(Drop(int(loser), winner, look, _range(estimate[0], reach[0], winner, int(loser))))
@@ -134,14 +134,14 @@ def decide(contest: Contest) -> Standing:
         outcome = "one"
     elif all_level(estimate, reach, alive, contest.tolerance)[0]:
         outcome = "level"
-    more = _more(found, contest, survivors) if outcome == "open" and found is not None else None
-    return Standing(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
+    more = _more(fitted, contest, survivors) if outcome == "open" and fitted is not None else None
+    return ContestState(outcome, survivors, tuple(drops), contest.looks, contest.tolerance, estimate[0], reach[0], more)
 
 
-def slowed_fit(found: Fit, most: Array) -> Fit:
+def slowed_fit(fitted: Fit, most: Array) -> Fit:
     """A fit where configurations may be better by so much than their runs show, (race, configuration): whoever is ahead
     of one may be ahead by that much less."""
-    return replace(found, unseen=found.hidden + np.broadcast_to(most[:, None, :], found.estimate.shape))
+    return replace(fitted, unseen=fitted.hidden + np.broadcast_to(most[:, None, :], fitted.estimate.shape))
 
 
 def _range(estimate: Array, reach: Array, first: int, second: int) -> Range:
@@ -150,7 +150,7 @@ def _range(estimate: Array, reach: Array, first: int, second: int) -> Range:
 
 
 def step(
-    found: Fit, look: int, alive: Mask, tolerance: float, margin_at: Margin = margin
+    fitted: Fit, look: int, alive: Mask, tolerance: float, margin_at: Margin = margin
 ) -> tuple[Array, Array]:
     """One look at a batch of races: how much less each difference may be, and by how much each is surely ahead of each.
 
@@ -159,13 +159,13 @@ def step(
     can cause, nobody is.
     """
     entered = alive.shape[1]
-    wide = margin_at(found.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
+    wide = margin_at(fitted.freedom, look, alive.sum(1)[:, None, None].astype(float), entered)
     with np.errstate(invalid="ignore"):
-        reach = wide * found.error
-    reach = np.where(np.isnan(reach), np.inf, reach) + found.hidden
+        reach = wide * fitted.error
+    reach = np.where(np.isnan(reach), np.inf, reach) + fitted.hidden
     compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(entered, dtype=bool)
-    most = found.estimate + reach.swapaxes(1, 2)
-    ahead = np.where(compared & (most >= tolerance), found.estimate - reach, -np.inf)
+    most = fitted.estimate + reach.swapaxes(1, 2)
+    ahead = np.where(compared & (most >= tolerance), fitted.estimate - reach, -np.inf)
     nobody = (out(ahead) == alive).all(1)
     return reach, np.where(nobody[:, None, None], -np.inf, ahead)
 
@@ -181,23 +181,23 @@ def all_level(estimate: Array, reach: Array, alive: Mask, tolerance: float) -> M
     return np.asarray((~compared | (np.abs(estimate) + reach < tolerance)).all((1, 2)))
 
 
-def _more(found: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
+def _more(fitted: Fit, contest: Contest, survivors: Sequence[int]) -> int | None:
     """Further repetitions after which every survivor would be out or level, were the differences and noise as seen."""
     left = np.ix_(survivors, survivors)
-    errors = found.error[0][left].copy()
+    errors = fitted.error[0][left].copy()
     np.fill_diagonal(errors, 0.0)
     if contest.looks < 2 or not np.isfinite(errors).all():
         return max(1, FIRST_LOOK - contest.looks)
-    lasting = np.zeros_like(errors) if found.lasting is None else np.minimum(found.lasting[0][left], errors)
-    hidden = np.broadcast_to(found.hidden, found.error.shape)[0][left]
-    seen = np.abs(found.estimate[0][left])
-    best = int(found.estimate[0][left].sum(1).argmax())
+    lasting = np.zeros_like(errors) if fitted.lasting is None else np.minimum(fitted.lasting[0][left], errors)
+    hidden = np.broadcast_to(fitted.hidden, fitted.error.shape)[0][left]
+    seen = np.abs(fitted.estimate[0][left])
+    best = int(fitted.estimate[0][left].sum(1).argmax())
     for more in range(1, MOST_MORE + 1):
         look = contest.looks + more
         if look < FIRST_LOOK:
             continue
         error = np.sqrt(lasting**2 + (errors**2 - lasting**2) * contest.looks / look)
-        freedom = found.freedom[0][left] * (look - 1) / max(1, contest.looks - 1)
+        freedom = fitted.freedom[0][left] * (look - 1) / max(1, contest.looks - 1)
         reach = margin(freedom, look, float(len(survivors)), contest.size) * error
         reach += hidden * contest.looks / look
         level = seen + reach < contest.tolerance

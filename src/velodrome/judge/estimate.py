@@ -297,13 +297,13 @@ def _joining(job: Job, cores: int) -> float:
 
 def basis_of(estimates: Iterable[Estimate]) -> str:
     """What the estimates of several jobs rest on, in words."""
-    found: dict[str, list[Estimate]] = {}
+    by_source: dict[str, list[Estimate]] = {}
     for one in estimates:
-        found.setdefault(one.source, []).append(one)
-    if list(found) == ["runs"]:
-        return Estimate(0.0, "runs", sum(one.amount for one in found["runs"])).basis
-    total = sum(map(len, found.values()))
+        by_source.setdefault(one.source, []).append(one)
+    if list(by_source) == ["runs"]:
+        return Estimate(0.0, "runs", sum(one.amount for one in by_source["runs"])).basis
+    total = sum(map(len, by_source.values()))
     return ", ".join(
         members[0].basis if len(members) == total else f"{members[0].basis} for {len(members)} of {total}"
-        for members in found.values()
+        for members in by_source.values()
     )

@@ -121,14 +121,6 @@ def largest_process(result: Result) -> float | None:
     return max((most for node in result.nodes if (most := node.memory_bytes.max) is not None), default=None)
 
 
-def _over_network(network: Network) -> int:
-    return network.inbound + network.out
-
-
-def _within(network: Network) -> int:
-    return network.loopback
-
-
 _SENT = _host_sum(lambda network: network.out + network.loopback)
 
 
@@ -208,8 +200,10 @@ MEASURES: tuple[Measure, ...] = (
     _resource(MEMORY, "less", shown={"resources": 2, "terminal": 9}),
     *(_resource(resource) for resource in RESOURCES if resource not in OWN_FIELDS),
     Measure("process_bytes", "largest process", "MiB", ",.0f", largest_process, None, MIB, shown={"resources": 3}),
-    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum(_over_network), "less", MIB, shown={"resources": 4}),
-    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum(_within), "less", MIB, shown={"resources": 5}),
+    Measure("network_bytes", "network", "MiB", ",.2f", _host_sum(lambda network: network.inbound + network.out),
+            "less", MIB, shown={"resources": 4}),
+    Measure("loopback_bytes", "loopback", "MiB", ",.2f", _host_sum(lambda network: network.loopback), "less", MIB,
+            shown={"resources": 5}),
     Measure("step_bytes", "sent per step", "MiB", ",.3f", step_bytes, None, MIB, shown={"resources": 6}),
     Measure("staleness_mean", "mean staleness", "updates", ",.2f", _at("staleness", "mean"), "less",
             shown={"times": 6}),
@@ -224,13 +218,13 @@ BY_NAME = {measure.name: measure for measure in MEASURES}
 
 def own_qualities(results: Iterable[Result]) -> tuple[Measure, ...]:
     """How good the models of users' own tasks and scripts are: the metric that decides in each."""
-    found = {}
+    metrics = {}
     for result in results:
         own = is_own(result.task or "") or result.task == Script.name
         metric = task_of_result(result).metric if own else None
         if metric is not None and metric.name not in BY_NAME:
-            found[metric.name] = metric
-    return tuple(map(_of_metric, found.values()))
+            metrics[metric.name] = metric
+    return tuple(map(_of_metric, metrics.values()))
 
 
 def measures_of(results: Sequence[Result]) -> tuple[Measure, ...]:

@@ -88,8 +88,8 @@ class Pair:
             ]
         judged = [line for line in self.lines if line.judged]
         confidence = 1 - (1 - CONFIDENCE) / max(1, len(judged))  # all together as sure as one alone (Bonferroni)
-        found = [self._sentence(line, confidence) for line in judged]
-        return [*found, _RATE] if found else []
+        sentences = [self._sentence(line, confidence) for line in judged]
+        return [*sentences, _RATE] if sentences else []
 
     def _sentence(self, line: Line, confidence: float) -> str:
         place, measure = line.ratio_with(confidence), line.measure
@@ -105,14 +105,14 @@ class Pair:
 
     def _points(self, measure: Measure, metric: Metric, confidence: float) -> str:
         """A fraction of the test examples is compared in points: seeds and a finite test set both leave doubt."""
-        found = difference(*(scores_of(side, metric.name, metric.fraction) for side in self.results))
-        low, high = (100 * end for end in found.interval(confidence))
+        gap = difference(*(scores_of(side, metric.name, metric.fraction) for side in self.results))
+        low, high = (100 * end for end in gap.interval(confidence))
         between = f"between {low:.1f} and {high:.1f}".replace("-", "−")
         if low <= 0 <= high:
-            apart = f"{100 * found.estimate:.1f}".replace("-", "−")
+            apart = f"{100 * gap.estimate:.1f}".replace("-", "−")
             return f"{measure.heading}: no significant difference (A − B is {apart} points, {between})."
         first, second = self.names if (low > 0) == (metric.better == "more") else reversed(self.names)
-        apart = f"{100 * abs(found.estimate):.1f}"
+        apart = f"{100 * abs(gap.estimate):.1f}"
         return f"{measure.heading}: {first} beats {second} by {apart} points ({between})."
 
     def as_json(self) -> dict[str, Any]:
@@ -179,10 +179,10 @@ def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Bet
     """Compare them for each task, by its name, that has runs of both; configurations that may not win count as well."""
     questions = {task.task: ask(task.rows, judgement.criteria, every=True) for task in judgement.tasks}
     commands = {task.task: task.commands for task in judgement.tasks}
-    found = {task: between(question, names, commands[task]) for task, question in questions.items()
+    compared = {task: between(question, names, commands[task]) for task, question in questions.items()
              if all(any(map(_matcher(name), question.candidates)) for name in names)}
-    if found:
-        return found
+    if compared:
+        return compared
     everywhere = [one for question in questions.values() for one in question.candidates]
     for name in names:
         _members(everywhere, name)
@@ -214,7 +214,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
         verdict = f"{first} was {words}, but {qualities.against}."
     else:
         verdict = f"use {first}: it was {words}." if decided else f"{first} was {words}, {doubt}."
-    span = f"{found} (95 % interval)" if (found := shown.range(question.wording)) else (
+    span = f"{range_text} (95 % interval)" if (range_text := shown.range(question.wording)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     sizes = sorted({len(side) for cell in cells for side in cell})
     one = "one pair of configurations" if sizes == [1] else (
@@ -233,18 +233,18 @@ def _caveats(
     """What other programs used meanwhile, and that the models of one group are better."""
     rows = [one.row for group in groups for one in group]
     load = load_note([result for row in rows for result in row.results]) if question.slowed else ""
-    found = [f"{load}, for which the range allows"] if load else []
+    caveats = [f"{load}, for which the range allows"] if load else []
     if not question.objective.of_models and qualities.differ:
         first, second = (qualities.quality.text(mean or 0.0) for mean in qualities.means)
-        found.append(f"{qualities.quality.heading} {first} of {names[0]} against {second} of {names[1]}")
-    return tuple(map(as_sentence, found))
+        caveats.append(f"{qualities.quality.heading} {first} of {names[0]} against {second} of {names[1]}")
+    return tuple(map(as_sentence, caveats))
 
 
 def _members(candidates: Sequence[Candidate], name: str) -> list[Candidate]:
     """The candidates that a name stands for: a strategy, an engine, `engine/strategy`, or `field=value`."""
     matches = _matcher(name)
-    found = [one for one in candidates if matches(one)]
-    if not found:
+    members = [one for one in candidates if matches(one)]
+    if not members:
         known = sorted({one.row.label for one in candidates})
         if len(known) == 1:
             values = [one.row.configuration.fields for one in candidates]
@@ -252,7 +252,7 @@ def _members(candidates: Sequence[Candidate], name: str) -> list[Candidate]:
             known = list(dict.fromkeys(f"{field.replace('_', '-')}={text_of(fields.get(field))}" for fields in values))
         raise BadRequest(f"--between: no configuration of this race is {name!r}: name a strategy, an engine or "
                          f"field=value, for example {' or '.join(known[:3])}")
-    return found
+    return members
 
 
 def _matcher(name: str) -> Callable[[Candidate], bool]:
@@ -274,9 +274,9 @@ def _cells(groups: Sequence[Sequence[Candidate]]) -> list[tuple[list[Candidate],
         return tuple(text_of(one.row.configuration.fields.get(name)) for name in rest)
 
     keys = dict.fromkeys(key(one) for one in groups[0])
-    found = [([one for one in groups[0] if key(one) == each], [one for one in groups[1] if key(one) == each])
+    cells = [([one for one in groups[0] if key(one) == each], [one for one in groups[1] if key(one) == each])
              for each in keys]
-    matched = [cell for cell in found if cell[1]]
+    matched = [cell for cell in cells if cell[1]]
     return matched or [(list(groups[0]), list(groups[1]))]
 
 
@@ -289,15 +289,15 @@ def _differences(
 ) -> tuple[list[float], tuple[float, float]]:
     """First minus second of every repetition, over the cells that ran in it; and how much load may have slowed each."""
     blocks = sorted({block for cell in cells for group in cell for one in group for block in one.blocks})
-    found = []
+    differences = []
     for block in blocks:
         inside = [(first, second) for cell in cells
                   if (first := _mean(question, cell[0], block)) is not None
                   and (second := _mean(question, cell[1], block)) is not None]
         if inside:
-            found.append(fmean(first - second for first, second in inside))
+            differences.append(fmean(first - second for first, second in inside))
     slowed = tuple(fmean(one.mean_slowed() for cell in cells for one in cell[side]) for side in (0, 1))
-    return found, (slowed[0], slowed[1])
+    return differences, (slowed[0], slowed[1])
 
 
 def _mean(question: Question, group: Sequence[Candidate], block: Block) -> float | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from velodrome.judge.criteria import Wording
 from velodrome.judge.decide import Range
-from velodrome.judge.objective import Wording
 
 Scale = Literal["ratio", "points"]
 #: From this ratio on, "so many times" reads better than a percentage.
@@ -34,12 +34,12 @@ class Lead:
     scale: Scale = "ratio"
 
     @classmethod
-    def of(cls, found: Range, scale: Scale) -> Lead:
+    def of(cls, difference: Range, scale: Scale) -> Lead:
         def shown(value: float) -> float:
             return 100 * value if scale == "points" else math.exp(max(-100.0, min(100.0, value)))
 
-        low, high = (shown(end) if math.isfinite(end) else None for end in (found.low, found.high))
-        return cls(shown(found.estimate), low, high, scale)
+        low, high = (shown(end) if math.isfinite(end) else None for end in (difference.low, difference.high))
+        return cls(shown(difference.estimate), low, high, scale)
 
     @property
     def equal(self) -> float:

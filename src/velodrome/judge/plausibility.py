@@ -40,8 +40,8 @@ _SAME_BATCH = 1.25
 def implausible(rows: Sequence[Row]) -> list[str]:
     """Sentences, without their full stop, on configurations that are another training, or faster than can be."""
     others = other_trainings(rows)
-    return [*others.values(), *(_too_good(row, *found) for row in rows
-                                if row.name not in others and (found := _excess(row, _allowed(rows))))]
+    return [*others.values(), *(_too_good(row, *excess) for row in rows
+                                if row.name not in others and (excess := _excess(row, _allowed(rows))))]
 
 
 def _allowed(rows: Sequence[Row]) -> float:
@@ -54,17 +54,17 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
     fewest: dict[str, Row] = {}
     for row in sorted((row for row in rows if row.is_script), key=lambda row: row.workers):
         fewest.setdefault(row.configuration.key_without(frozenset({"workers"})), row)
-    found = {}
+    reasons = {}
     for row in rows if fewest else ():
         base = fewest.get(row.configuration.key_without(frozenset({"workers"})), row)
         mine, least = _examples_per_step(row), _examples_per_step(base)
         if base is not row and mine and least and mine > _SAME_BATCH * least:
-            found[row.name] = (
+            reasons[row.name] = (
                 f"{row.name} trains on {mine:,.0f} examples a step, and with {counted(base.workers, 'worker')} it is "
                 f"{least:,.0f}: that is another training, whose accuracy and speed do not compare; keep the global "
                 f"batch by an argument such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
             )
-    return found
+    return reasons
 
 
 def suspects(rows: Sequence[Row]) -> dict[str, str]:
@@ -175,44 +175,44 @@ def stragglers(rows: Sequence[Row]) -> list[Straggler]:
 
 def _of_task(rows: Sequence[Row]) -> list[Straggler]:
     values = [row.by_block(THROUGHPUT.read) for row in rows]
-    blocks: list[Block] = sorted({block for found in values for block in found})
+    blocks: list[Block] = sorted({block for measured in values for block in measured})
     if len(rows) < 2 or len(blocks) < 3:
         return []
     logs = logarithms(values)
-    found = _blamed(logs, fit(logs[None]).stragglers[0])
-    plain = np.where(found, math.nan, logs)
+    blamed = _blamed(logs, fit(logs[None]).stragglers[0])
+    plain = np.where(blamed, math.nan, logs)
     with np.errstate(all="ignore"):
         # Relative to its configuration, and to what the others did in this repetition.
         own = plain - _mean(plain, 1)[:, None]
         expected = _mean(plain, 1)[:, None] + _mean(own, 0)[None, :]
     return [
         Straggler(rows[row].name, int(block) + 1, math.exp(logs[row, block] - expected[row, block]))
-        for row, block in zip(*np.nonzero(found), strict=True) if math.isfinite(expected[row, block])
+        for row, block in zip(*np.nonzero(blamed), strict=True) if math.isfinite(expected[row, block])
     ]
 
 
-def _blamed(logs: np.ndarray, found: np.ndarray) -> np.ndarray:
+def _blamed(logs: np.ndarray, straggling: np.ndarray) -> np.ndarray:
     """Of the runs of one repetition those that differ from their own configuration: two alone seem equally far off."""
     with np.errstate(all="ignore"):
         off = np.abs(logs - np.nanmedian(logs, axis=1, keepdims=True))
-    largest = np.where(found, off, 0.0).max(0)
-    return np.asarray(found & (off >= largest / 2))
+    largest = np.where(straggling, off, 0.0).max(0)
+    return np.asarray(straggling & (off >= largest / 2))
 
 
 def _mean(values: np.ndarray, axis: int) -> np.ndarray:
     counts = np.maximum((~np.isnan(values)).sum(axis), 1)
-    found: np.ndarray = np.nansum(values, axis) / counts
-    return found
+    means: np.ndarray = np.nansum(values, axis) / counts
+    return means
 
 
 def straggler_note(rows: Sequence[Row]) -> str:
     """A sentence, without its full stop, on the rate of stragglers and which they are; empty if there is none."""
-    found = stragglers(rows)
-    if not found:
+    outliers = stragglers(rows)
+    if not outliers:
         return ""
     total = sum(row.runs for row in rows)
-    worst = sorted(found, key=lambda one: -abs(math.log(one.factor)))
-    names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
-    what, who = ("was a straggler", "It is") if len(found) == 1 else ("were stragglers", "They are")
-    return (f"{len(found)} of {total} runs {what} ({100 * len(found) / total:.0f} %): {names}. {who} left out of "
+    worst = sorted(outliers, key=lambda one: -abs(math.log(one.factor)))
+    names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(outliers) - _NAMED} more" if outliers[_NAMED:] else "")
+    what, who = ("was a straggler", "It is") if len(outliers) == 1 else ("were stragglers", "They are")
+    return (f"{len(outliers)} of {total} runs {what} ({100 * len(outliers) / total:.0f} %): {names}. {who} left out of "
             "ratios and verdicts; means in tables of results have all runs")

@@ -15,10 +15,9 @@ from velodrome.judge.accuracy_guard import limited_by_test_set
 from velodrome.judge.attempts import Attempts
 from velodrome.judge.blocks import FIRST_LOOK, Block, fit, logarithms
 from velodrome.judge.compare import Row
-from velodrome.judge.criteria import TOLERANCE
-from velodrome.judge.decide import Contest, Outcome, Standing, contest_of, decide
+from velodrome.judge.criteria import TOLERANCE, Objective, Wording
+from velodrome.judge.decide import Contest, ContestState, Outcome, contest_of, decide
 from velodrome.judge.measures import Spread
-from velodrome.judge.objective import Objective, Wording
 from velodrome.judge.phrases import Lead, Scale
 from velodrome.tasks.base import Better
 
@@ -58,9 +57,9 @@ class Candidate:
 
     def mean_slowed(self, blocks: Iterable[Block] | None = None) -> float:
         """By how much other programs may have slowed its runs of these repetitions at most, on average: a logarithm."""
-        found = [self.slowed.get(block, 0.0) for block in (self.blocks if blocks is None else blocks)
+        amounts = [self.slowed.get(block, 0.0) for block in (self.blocks if blocks is None else blocks)
                  if block in self.blocks]
-        return fmean(found) if found else 0.0
+        return fmean(amounts) if amounts else 0.0
 
     @property
     def distributed(self) -> bool:
@@ -161,7 +160,7 @@ class Question:
         return self.success != "finished"
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> ContestState:
         """How the contest of the candidates stands; it speaks of them by their number."""
         return decide(self._contest())
 
@@ -194,9 +193,9 @@ class Question:
         if self.exact or self.contest is not None:
             return {}
         logs = logarithms([candidate.blocks for candidate in self.candidates])
-        found = fit(logs[None, :, :look]).stragglers[0]
+        straggling = fit(logs[None, :, :look]).stragglers[0]
         return {candidate.name: frozenset(block for block, out in zip(self._blocks, outs, strict=False) if out)
-                for candidate, outs in zip(self.candidates, found, strict=True)}
+                for candidate, outs in zip(self.candidates, straggling, strict=True)}
 
     @cached_property
     def _blocks(self) -> list[Block]:

@@ -17,7 +17,7 @@ from velodrome import files
 from velodrome.catalog import models
 from velodrome.catalog.models import EXAMPLE_TASKS, is_own
 from velodrome.errors import BadRequest, shown
-from velodrome.events.lines import sentences
+from velodrome.events import sentences
 
 #: Numbers of one example of an input or state; names of classes and words.
 MOST_NUMBERS, MOST_NAMES = 1 << 26, 1 << 20

@@ -36,6 +36,14 @@ _ENGINES = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch",
 _MODELS = {"tensorflow": "a Keras model", "torch": "a torch.nn.Module", "mxnet": "a Gluon block"}
 
 
+def own_names(job: Job) -> dict[str, str]:
+    """What a job names of the user's own as `module:name`, by field: model, task, optimizer, transform."""
+    if job.script is not None:
+        return {}
+    named = {"model": job.model, "task": job.task, "optimizer": job.optimizer, "transform": job.transform}
+    return {field: name for field, name in named.items() if name is not None and is_own(name)}
+
+
 def split_name(name: str, option: str = "--model") -> tuple[str, str]:
     """Module and function, or class, of `module:name`."""
     module, _, function = name.partition(":")

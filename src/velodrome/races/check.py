@@ -14,10 +14,9 @@ from typing import Any
 from velodrome.catalog.base import Engine, Strategy
 from velodrome.catalog.models import is_own
 from velodrome.catalog.registry import SINGLE, engines
-from velodrome.clusters import environments
+from velodrome.clusters import Cluster, environments
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit
-from velodrome.clusters.registry import Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
@@ -185,19 +184,20 @@ def complete_race(asked: Race, folder: RaceFolder, launcher: Launcher) -> tuple[
                 names.append(name)
     if not entries:
         raise BadRequest("\n  ".join(reasons if len(reasons) == 1 else ["nothing can run here:", *reasons]))
-    until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
-    limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
     notes = [f"left out: {', '.join(names)}: {reason}" for reason, names in (reasons | unasked).items()]
-    return asked.model_copy(update={"vary": {"entry": entries}, **limits}), tuple(notes)
+    return _varying(asked, {"entry": entries}), tuple(notes)
+
+
+def _varying(asked: Race, vary: dict[str, list[Any]]) -> Race:
+    """The race with what varies, until it is sure and within a budget unless it was asked for otherwise."""
+    until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
+    budget = asked.budget or (BUDGET if until_sure else None)
+    return asked.model_copy(update={"vary": vary, "until_sure": until_sure, "budget": budget})
 
 
 def _of_script(asked: Race) -> tuple[Race, tuple[str, ...]]:
     """A script distributes itself, so what is left to find out is whether that pays."""
-    if "workers" in asked.job:
-        return asked, ()
-    until_sure = asked.until_sure or "until_sure" not in asked.model_fields_set
-    limits = {"until_sure": until_sure, "budget": asked.budget or (BUDGET if until_sure else None)}
-    return asked.model_copy(update={"vary": {"workers": [1, max(2, cores())]}, **limits}), ()
+    return asked if "workers" in asked.job else _varying(asked, {"workers": [1, max(2, cores())]}), ()
 
 
 def _strategies(asked: Race) -> Iterator[tuple[Engine, Strategy]]:

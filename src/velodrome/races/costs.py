@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from velodrome.catalog.registry import engine_of
+from velodrome.clusters import DEFAULT, Cluster
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import DEFAULT, Cluster
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import VelodromeError
@@ -21,7 +21,7 @@ from velodrome.judge.budget import Tried, estimate_script
 from velodrome.judge.estimate import IMPORT_SECONDS, Estimate, Known, Timing, estimate, is_alike, known_of
 from velodrome.machine import cores
 from velodrome.races.folder import RaceFolder
-from velodrome.run.dry_run import RehearsalFailed, measure
+from velodrome.run.dry_run import DryRunFailed, measure
 from velodrome.run.script_trial import BY_ITSELF, try_script
 
 #: By default measuring may take this long in total, and one measurement is expected to take so long.
@@ -110,12 +110,12 @@ class Costs:
         if self.warm and engines:
             note(f"measuring how fast {', '.join(engines)} {'is' if len(engines) == 1 else 'are'} here …")
             launcher.prepare(engines)
-        refused: list[RehearsalFailed] = []
+        refused: list[DryRunFailed] = []
         for job in wanted:
             left = 60.0 if limit is None else limit - (time.monotonic() - began)
             try:
                 timing = measure(job, launcher, limit=left) if left > 1.0 else None
-            except RehearsalFailed as error:
+            except DryRunFailed as error:
                 refused.append(error)
                 continue
             if timing is not None:

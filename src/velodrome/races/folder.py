@@ -17,8 +17,7 @@ import yaml
 
 from velodrome import files
 from velodrome.catalog.registry import DEFAULT_ENGINE
-from velodrome.clusters import environments
-from velodrome.clusters.registry import refuse_living
+from velodrome.clusters import environments, refuse_living
 from velodrome.clusters.yaml_files import LARGEST
 from velodrome.errors import BadRequest, FolderGone, VelodromeError
 from velodrome.job import names as published

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from velodrome.catalog.registry import engine_of
-from velodrome.clusters.registry import Cluster
+from velodrome.clusters import Cluster
 from velodrome.errors import VelodromeError
 from velodrome.job.race import Entry, Race
 from velodrome.judge.budget import Ending

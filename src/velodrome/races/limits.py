@@ -15,8 +15,8 @@ from velodrome.judge.attempts import Limit
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.budget import REPEATED_SHARE, Affordable, afford, contenders
 from velodrome.judge.configuration import Configuration, names_of
+from velodrome.judge.criteria import objective_of
 from velodrome.judge.estimate import Estimate
-from velodrome.judge.objective import objective_of
 from velodrome.judge.phrases import as_option, in_full, in_list
 from velodrome.judge.phrases import in_words as duration
 from velodrome.races.folder import RaceFolder

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from velodrome.clusters import Cluster
 from velodrome.clusters.preflight import crowded
-from velodrome.clusters.registry import Cluster
 from velodrome.errors import BadRequest
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, Race

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from velodrome.clusters.registry import Where
+from velodrome.clusters import Where
 from velodrome.clusters.yaml_files import read_yaml
 from velodrome.errors import BadRequest
 from velodrome.events.models import Event
@@ -20,7 +20,7 @@ from velodrome.job.names import check_name
 from velodrome.job.race import LIMITS, Entry, Race, combinations, parse_race
 from velodrome.job.result import Result
 from velodrome.job.values import in_words
-from velodrome.judge.objective import objective_of
+from velodrome.judge.criteria import objective_of
 from velodrome.run.attempt import JobFailed
 from velodrome.run.state import RunState
 from velodrome.run.trust import Code, admit_file, admit_race

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from velodrome.clusters import Cluster
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import Cluster
 from velodrome.errors import FolderGone, VelodromeError
 from velodrome.events.models import DataEvent, Event
 from velodrome.job.race import Entry

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from velodrome.job.values import Target
 from velodrome.judge.compare import Row, quality_of, tasks_of
-from velodrome.judge.configuration import distinguishing_fields, short_forms, varied, words_of
 from velodrome.judge.measures import THROUGHPUT, Measure, Ratio
 from velodrome.reporting.figures import (
     INK,
@@ -31,21 +30,6 @@ if TYPE_CHECKING:
 MOST_PANELS = 9
 #: Tasks whose curves are drawn; each has figures of its own.
 MOST_TASKS = 6
-
-
-def rest_of(rows: Sequence[Row]) -> dict[str, str]:
-    """What distinguishes configurations of one strategy and size: `batch 64`; empty if nothing does."""
-    configurations = [row.configuration for row in rows]
-    batch = ["batch_size"] if "batch_size" in varied(configurations) else []
-    differing = [*batch, *distinguishing_fields(configurations)]
-    short = short_forms(configurations)
-    found = {}
-    for row in rows:
-        parts = words_of(row.configuration, differing, short)
-        if row.servers > 1:
-            parts.append(f"{row.servers} servers")
-        found[row.name] = ", ".join(parts)
-    return found
 
 
 def fastest(rows: Sequence[Row], most: int) -> list[Row]:
@@ -100,18 +84,18 @@ def epochs_of(row: Row, field: str) -> tuple[list[int], list[list[float]], list[
 def of_tasks(rows: Sequence[Row], target: str | None, looks: Looks) -> list[Picture]:
     """Quality against time and per epoch, for each task: accuracies of different data sets cannot be compared."""
     tasks = tasks_of(rows)
-    found = []
+    pictures = []
     for number, (task, members) in enumerate(list(tasks.items())[:MOST_TASKS], start=1):
         for picture in (over_time(members, target, looks), over_epochs(members, looks)):
             if picture is not None:
                 caption = picture.caption
                 if len(tasks) > MOST_TASKS:
                     caption += f" The first {MOST_TASKS} of {len(tasks)} tasks are drawn."
-                found.append(replace(
+                pictures.append(replace(
                     picture, name=picture.name if number == 1 else f"{picture.name}-{number}",
                     title=picture.title + (f" for {task}" if task else ""), caption=caption,
                 ))
-    return found
+    return pictures
 
 
 def over_epochs(rows: Sequence[Row], looks: Looks) -> Picture | None:
@@ -136,7 +120,7 @@ def over_epochs(rows: Sequence[Row], looks: Looks) -> Picture | None:
             left_out += len(members) - len(shown)
             for row in shown:
                 numbers, values, _ = epochs_of(row, field)
-                panel.plot(numbers, [median(found) for found in values], **looks.line(row),
+                panel.plot(numbers, [median(of_epoch) for of_epoch in values], **looks.line(row),
                            markevery=max(1, len(numbers) // 5))
                 looks.name_point(panel, row, numbers, values)
                 if row.runs > 1:
@@ -169,8 +153,8 @@ def draw_over_time(axes: Axes, rows: Sequence[Row], looks: Looks) -> int:
     for row in drawn:
         _, values, clocks = epochs_of(row, field)
         rest = looks.rest[row.name]
-        axes.plot(clocks, [median(found) for found in values], **looks.line(row), markevery=max(1, len(clocks) // 5),
-                  label=f"{row.label}, {row.workers} w{', ' if rest else ''}{rest}")
+        axes.plot(clocks, [median(of_epoch) for of_epoch in values], **looks.line(row),
+                  markevery=max(1, len(clocks) // 5), label=f"{row.label}, {row.workers} w{', ' if rest else ''}{rest}")
         looks.name_point(axes, row, clocks, values)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
@@ -226,7 +210,7 @@ def over_workers(rows: Sequence[Row], looks: Looks) -> Picture:
     # Two noisy runs give intervals of many powers of ten: the axis follows the estimates and the ideal instead.
     top = {
         title: max(range_of(row, measure)[2] for row in rows) or 1.0 if read is None
-        else max(1.25 * max(found.estimate for row in rows if (found := read(row)) is not None), counts[-1])
+        else max(1.25 * max(ratio.estimate for row in rows if (ratio := read(row)) is not None), counts[-1])
         for title, _, read in panels
     }
     with drawing():

@@ -12,8 +12,7 @@ from velodrome.judge.budget import saving
 from velodrome.judge.compare import Row
 from velodrome.judge.conditions import data_note, host_lines
 from velodrome.judge.configuration import implementation_lines, text_of, varied
-from velodrome.judge.criteria import Criteria
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.criteria import OBJECTIVES, Criteria
 from velodrome.judge.plausibility import drift_note
 from velodrome.judge.verdict import Recommendation
 from velodrome.races.hosts import rates
@@ -136,8 +135,8 @@ def _shared(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 def _varied(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     differing = varied(row.configuration for row in rows)
     seeds = sorted({result.seed for row in rows for result in row.results if result.seed is not None})
-    found = [(name.replace("_", " "), ", ".join(map(text_of, values))) for name, values in differing.items()]
-    return (*found, ("seed", ", ".join(map(str, seeds))))
+    pairs = [(name.replace("_", " "), ", ".join(map(text_of, values))) for name, values in differing.items()]
+    return (*pairs, ("seed", ", ".join(map(str, seeds))))
 
 
 def _stamp(moment: float) -> str:
@@ -153,23 +152,23 @@ def _environment(record: load.RaceRecord, rows: Sequence[Row]) -> tuple[tuple[st
     for result in results:
         for package, version in result.versions.items():
             versions.setdefault(package, {})[version] = None
-    found = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
+    facts = [(package, ", ".join(numbers)) for package, numbers in versions.items()]
     machines = dict.fromkeys(_machine(result.machine) for result in results if result.machine is not None)
-    found += [("machine", machine) for machine in machines]
-    found += [("host", line) for line in dict.fromkeys(line for result in results for line in host_lines(result))]
+    facts += [("machine", machine) for machine in machines]
+    facts += [("host", line) for line in dict.fromkeys(line for result in results for line in host_lines(result))]
     hosts = sorted({node.host for result in results for node in result.nodes})
     if hosts:
-        found.append(("hosts", ", ".join(hosts[:20]) + (f" and {len(hosts) - 20} more" if len(hosts) > 20 else "")))
+        facts.append(("hosts", ", ".join(hosts[:20]) + (f" and {len(hosts) - 20} more" if len(hosts) > 20 else "")))
     times = [moment for result in results for moment in (result.started, result.ended) if moment]
     if times:
-        found.append(("ran", f"{_stamp(min(times))} to {_stamp(max(times))}"))
+        facts.append(("ran", f"{_stamp(min(times))} to {_stamp(max(times))}"))
     for row in rows:
         for lines in dict.fromkeys(tuple(implementation_lines(result)) for result in row.results):
-            found += [(f"implementation of {row.label}", "; ".join(lines))] if lines else []
+            facts += [(f"implementation of {row.label}", "; ".join(lines))] if lines else []
     parameters = sorted({result.parameters for result in results if result.parameters})
     if parameters:
-        found.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
-    return tuple(dict.fromkeys(found))
+        facts.append(("parameters of the model", ", ".join(f"{count:,}" for count in parameters)))
+    return tuple(dict.fromkeys(facts))
 
 
 def _machine(machine: Machine) -> str:

@@ -126,8 +126,6 @@ class Looks:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Looks:
         """The looks of all rows of a race, whatever their order."""
-        from velodrome.reporting.curves import rest_of
-
         labels = sorted(row.label for row in rows)
         ordered = sorted(rows, key=lambda row: (row.batch_size, row.name))
         rest = {name: words for members in tasks_of(ordered).values() for name, words in rest_of(members).items()}
@@ -157,20 +155,20 @@ class Looks:
 
         rests = list(dict.fromkeys(rest for _, rest in self.marker))
         if len(rests) < 2 or len(self.colour) > len(COLOURS):
-            found = [
+            handles = [
                 Line2D([], [], color=self.colour[label], marker=marker, linestyle="",
                        label=cut(f"{label}, {rest}" if rest else label))
                 for (label, rest), marker in self.marker.items()
             ]
         else:
-            found = [Line2D([], [], color=colour, label=label) for label, colour in self.colour.items() if colours]
+            handles = [Line2D([], [], color=colour, label=label) for label, colour in self.colour.items() if colours]
             first = next(iter(self.colour))
-            found += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
+            handles += [Line2D([], [], color=INK, marker=self.marker[first, rest], linestyle="", label=cut(rest))
                       for rest in rests if rest]
         if workers:
-            found += [Line2D([], [], color=INK, linestyle=style, label=counted(count, "worker"))
+            handles += [Line2D([], [], color=INK, linestyle=style, label=counted(count, "worker"))
                       for count, style in self.style.items()]
-        return found[:MOST_LINES]
+        return handles[:MOST_LINES]
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None:
@@ -274,19 +272,27 @@ def draw_race(rows: Sequence[Row], title: str) -> Figure:
     return figure
 
 
-def bar_words(rows: Sequence[Row]) -> dict[str, str]:
-    """The label of each bar, by the name of its configuration: everything that distinguishes it from its neighbours."""
+def _differences(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """What distinguishes configurations besides strategy and size, by name: `batch 64`."""
     configurations = [row.configuration for row in rows]
     batch = ["batch_size"] if "batch_size" in varied(configurations) else []
-    fields = [*batch, *distinguishing_fields(configurations)]
-    short = short_forms(configurations)
-    found = {}
-    for row in rows:
-        servers = [counted(row.servers, "server")] if row.servers else []
-        found[row.name] = ", ".join(
-            [counted(row.workers, "worker"), *servers, *words_of(row.configuration, fields, short)]
-        )
-    return found
+    fields, short = [*batch, *distinguishing_fields(configurations)], short_forms(configurations)
+    return {row.name: words_of(row.configuration, fields, short) for row in rows}
+
+
+def rest_of(rows: Sequence[Row]) -> dict[str, str]:
+    """What distinguishes configurations of one strategy and number of workers; empty if nothing does."""
+    differing = _differences(rows)
+    servers = {row.name: [counted(row.servers, "server")] if row.servers > 1 else [] for row in rows}
+    return {row.name: ", ".join([*differing[row.name], *servers[row.name]]) for row in rows}
+
+
+def bar_words(rows: Sequence[Row]) -> dict[str, str]:
+    """The label of each bar, by the name of its configuration: everything that distinguishes it from its neighbours."""
+    differing = _differences(rows)
+    servers = {row.name: [counted(row.servers, "server")] if row.servers else [] for row in rows}
+    return {row.name: ", ".join([counted(row.workers, "worker"), *servers[row.name], *differing[row.name]])
+            for row in rows}
 
 
 def _draw_bars(axes: Axes, rows: Sequence[Row], looks: Looks) -> None:

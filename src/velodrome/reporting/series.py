@@ -103,16 +103,16 @@ def _spans(process: ProcessState, began: float, latest: float) -> list[Span]:
 
 def merged(spans: list[Span], gap: float) -> list[Span]:
     """Join neighbouring spans of one phase that are at most `gap` seconds apart."""
-    found: list[Span] = []
+    joined: list[Span] = []
     last: dict[str, int] = {}
     for span in spans:
         place = last.get(span.phase)
-        if place is not None and span.start - found[place].end <= gap:
-            found[place] = Span(span.phase, found[place].start, max(found[place].end, span.end))
+        if place is not None and span.start - joined[place].end <= gap:
+            joined[place] = Span(span.phase, joined[place].start, max(joined[place].end, span.end))
         else:
-            last[span.phase] = len(found)
-            found.append(span)
-    return found
+            last[span.phase] = len(joined)
+            joined.append(span)
+    return joined
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Extent:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Extent | None:
-        found = [value for value in values if not math.isnan(value)]
-        return cls(sum(found) / len(found), min(found), max(found)) if found else None
+        known = [value for value in values if not math.isnan(value)]
+        return cls(sum(known) / len(known), min(known), max(known)) if known else None
 
 
 def totals(series: RunSeries) -> dict[str, Extent]:
@@ -148,10 +148,10 @@ def totals(series: RunSeries) -> dict[str, Extent]:
                 continue
             for second, value in zip(samples.seconds, values, strict=True):
                 seen.setdefault(name, {}).setdefault(round(second), {})[name_of(process)] = value
-    found = {}
+    extents = {}
     for name, seconds in seen.items():
         wanted = len(hosts) if name.endswith("rate") else alive
         whole = [sum(values.values()) for values in seconds.values() if len(values) == wanted]
         if (extent := Extent.of(whole)) is not None:
-            found[name] = extent
-    return found
+            extents[name] = extent
+    return extents

@@ -80,7 +80,7 @@ def _achieved(row: Row, name: str) -> bool:
 
 def _best_ratios(rows: Sequence[Row], name: str) -> dict[str, float | None]:
     """For each row, by name, the best ratio of its task."""
-    found: dict[str, float | None] = {}
+    bests: dict[str, float | None] = {}
     for members in tasks_of(rows).values():
         doubtful = suspects(members)
         others = [held.estimate for row in members
@@ -88,8 +88,8 @@ def _best_ratios(rows: Sequence[Row], name: str) -> dict[str, float | None]:
         best = max(others, default=0.0)
         # A single ratio, or a best one that is slower than its baseline, is not marked.
         marked = len(others) > 1 and (best > 1 or name == "efficiency")
-        found.update({row.name: best if marked and _achieved(row, name) else None for row in members})
-    return found
+        bests.update({row.name: best if marked and _achieved(row, name) else None for row in members})
+    return bests
 
 
 def ratios_of_fewer(rows: Sequence[Row]) -> bool:
@@ -119,6 +119,8 @@ class Cell:
     detail: str = ""
     best: bool = False
     value: float | None = None
+    #: Why the value does not hold; empty if it does.
+    suspect: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Column:
     heading: str
     unit: str = ""
     numeric: bool = True
+    #: Whether it is a measure or a ratio; other columns say which configuration it is.
+    measured: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,11 +197,12 @@ def _ratio_cell(ratio: Ratio | None, best: float | None, suspect: str) -> Cell:
         low = f"{ratio.low:.2f}" if ratio.low >= 0.01 else "0"
         interval = f"[{low}, {ratio.high:.2f}]" if ratio.high < 100 else f"[{low}, >100]"
     detail = ", ".join(filter(None, [interval, suspect]))
-    return Cell(f"{ratio.estimate:.2f}", detail, ratio.estimate == best and not suspect, ratio.estimate)
+    return Cell(f"{ratio.estimate:.2f}", detail, ratio.estimate == best and not suspect, ratio.estimate, suspect)
 
 
-#: Title and note of a table of every view of a report.
+#: Title and note of a table of every view.
 _VIEWS: Mapping[View, tuple[str, str]] = {
+    "terminal": ("Comparison", ""),
     "results": (
         "Results",
         "Mean over the runs, geometric for times and rates, with the range below it; the best of a column is "
@@ -228,8 +233,8 @@ def view_table(view: View, rows: Sequence[Row]) -> Table:
     reached = " If only some runs reached the target, the time to target is their mean." if some else ""
     headings, who = _who(rows)
     shown = columns_of(rows, view)
-    headings += [Column(column.measure.heading, column.measure.unit) if column.measure else Column(column.name)
-                 for column in shown]
+    headings += [Column(column.measure.heading, column.measure.unit, measured=True) if column.measure
+                 else Column(column.name, measured=True) for column in shown]
     body = [(*who[row.name], *(_cell(row, column) for column in shown)) for row in rows]
     return Table(view, title, note.format(several=several, reached=reached), tuple(headings), tuple(body))
 

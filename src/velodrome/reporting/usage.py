@@ -12,8 +12,8 @@ from velodrome.events.fields import RESOURCES
 from velodrome.job.result import Result
 from velodrome.judge.compare import Row, tasks_of
 from velodrome.judge.measures import BY_NAME
-from velodrome.reporting.curves import cut, fastest, rest_of
-from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure
+from velodrome.reporting.curves import cut, fastest
+from velodrome.reporting.figures import COLOURS, INK, STYLES, Picture, bar_words, drawing, new_figure, rest_of
 from velodrome.reporting.series import LOOPBACK, NETWORK, FaultSpan, RunSeries, merged, name_of
 from velodrome.reporting.tables import ordered
 
@@ -128,9 +128,9 @@ def node_curves(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Seq
     with drawing():
         figure, axes = new_figure(11, 0.4 + 2.0 * len(chosen), len(chosen), len(columns))
         for line, row in zip(axes, chosen, strict=True):
-            found = [item for item in series[row.name].samples.items() if item[1].seconds]
-            cut_off |= len(found) > MOST_PROCESSES
-            for place, (process, samples) in enumerate(found[:MOST_PROCESSES]):
+            sampled = [item for item in series[row.name].samples.items() if item[1].seconds]
+            cut_off |= len(sampled) > MOST_PROCESSES
+            for place, (process, samples) in enumerate(sampled[:MOST_PROCESSES]):
                 look: dict[str, Any] = {
                     "color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place // len(COLOURS) % len(STYLES)],
                     "marker": "." if len(samples.seconds) < 20 else None, "linewidth": 1.2,
@@ -178,15 +178,15 @@ def timeline(rows: Sequence[Row], series: Mapping[str, RunSeries], first: Sequen
         figure, axes = new_figure(11, 0.8 + sum(0.42 + 0.24 * count for count in counts), len(chosen), 1, sharex=True,
                                   gridspec_kw={"height_ratios": [0.6 + count for count in counts]})
         for panel, row in zip(axes[:, 0], chosen, strict=True):
-            found = list(series[row.name].spans.items())[:MOST_PROCESSES]
-            for place, (_, spans) in enumerate(found):
+            drawn = list(series[row.name].spans.items())[:MOST_PROCESSES]
+            for place, (_, spans) in enumerate(drawn):
                 for phase, colour in _PHASES.items():
                     pieces = merged([span for span in spans if span.phase == phase], longest / 1500)
                     # Narrower bars would be invisible, and training has many phases that short.
                     panel.broken_barh([(s.start, max(s.end - s.start, longest / 1500)) for s in pieces],
                                       (place - 0.38, 0.76), color=colour, linewidth=0)
-            panel.set_yticks(range(len(found)), [name_of(process) for process, _ in found], fontsize=8)
-            panel.set_ylim(len(found) - 0.4, -0.6)
+            panel.set_yticks(range(len(drawn)), [name_of(process) for process, _ in drawn], fontsize=8)
+            panel.set_ylim(len(drawn) - 0.4, -0.6)
             panel.set_title(row.name, fontsize=9)
             panel.grid(visible=False, axis="y")
             draw_faults(panel, series[row.name].faults, named=True)
@@ -269,13 +269,13 @@ def _cut(shown: int, tasks: int, large: int) -> str:
 
 
 def _best(rows: Sequence[Row]) -> list[tuple[str, Row, list[list[int]]]]:
-    found = []
+    chosen = []
     for task, members in tasks_of(rows).items():
         counted = [row for row in members if _is_square(row) and row.mean("accuracy") is not None]
         if counted:
             best = max(counted, key=lambda row: row.mean("accuracy") or 0.0)
-            found.append((task, best, best.representative.confusion or []))
-    return found
+            chosen.append((task, best, best.representative.confusion or []))
+    return chosen
 
 
 def _is_square(row: Row) -> bool:

@@ -9,10 +9,10 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from markupsafe import Markup, escape
 
@@ -24,7 +24,7 @@ from velodrome.judge.measures import measures_of
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import CURVES, Extent, name_of
-from velodrome.reporting.tables import RATIOS, Cell, Column, Table
+from velodrome.reporting.tables import RATIOS, Column, Table
 from velodrome.run.listing import cell
 
 _LATEX = {
@@ -33,7 +33,7 @@ _LATEX = {
     "|": r"\textbar{}", '"': "''{}", "×": r"$\times$", "–": "--", "’": "'", "≥": r"$\geq$", "≤": r"$\leq$",
     "[": "{[}", "]": "{]}", "`": r"\textasciigrave{}", "-": "-{}",
 }
-_TINY, _BREAK = r"\tiny", r"\\"
+_BREAK = r"\\"
 #: Columns that hold sentences, and so wrap, with their share of the width: names do not.
 _WRAPPED = {"failures": {-1: 0.5}, "claims": {0: 0.3, 1: 0.15, 3: 0.45}, "published": {0: 0.25, 6: 0.2, 7: 0.15}}
 #: Rows of one LaTeX table; longer tables are split.
@@ -42,15 +42,15 @@ _LATEX_ROWS = 40
 
 def latex_escape(text: str) -> str:
     """Text escaped for LaTeX; characters that plain pdfLaTeX lacks become question marks."""
-    found = []
+    escaped = []
     for character in " ".join(text.split()):
         if character in _LATEX:
-            found.append(_LATEX[character])
+            escaped.append(_LATEX[character])
         elif character.isascii() and character.isprintable():
-            found.append(character)
+            escaped.append(character)
         else:
-            found.append(character if character.isalpha() and ord(character) < 0x180 else "?")
-    return "".join(found)
+            escaped.append(character if character.isalpha() and ord(character) < 0x180 else "?")
+    return "".join(escaped)
 
 
 def markdown_escape(text: str) -> str:
@@ -62,77 +62,25 @@ def markdown_escape(text: str) -> str:
 
 def to_markdown(report: Report) -> str:
     """The verdict and every table."""
-    parts = [f"# {markdown_escape(report.title)}", ""]
-    for answer in report.answers:
-        if answer.task:
-            parts += [f"## {markdown_escape(answer.task)}", ""]
-        for line in answer.recommendation.lines:
-            name, _, rest = line.partition(": ")
-            parts += [f"**{name}:** {markdown_escape(rest)}", ""]
-        parts += [*(f"- {markdown_escape(caveat)}" for caveat in answer.recommendation.caveats), ""]
-    parts += [f"- {markdown_escape(note)}" for note in report.notes]
-    for table in report.tables:
-        parts += ["", f"## {markdown_escape(table.title)}", "", *_markdown_rows(table), "", markdown_escape(table.note)]
-    for title, pairs in (("Varied", report.varied), ("Common to all runs", report.shared),
-                         ("Environment", report.environment)):
-        parts += ["", f"## {title}", "", "| | |", "|---|---|"]
-        parts += [f"| {markdown_escape(name)} | {markdown_escape(value)} |" for name, value in pairs]
-    fence = "`" * 4
-    race = printable(report.record.text.rstrip(), None)
-    parts += ["", "## How to reproduce", "", "`race.yaml`:", "", f"{fence}yaml", race, fence, ""]
-    parts += [f"{fence}sh", *report.commands, fence, ""]
-    return "\n".join(parts)
-
-
-def _markdown_rows(table: Table) -> Iterable[str]:
-    headings = [f"{column.heading} ({column.unit})" if column.unit else column.heading for column in table.columns]
-    yield f"| {' | '.join(map(markdown_escape, headings))} |"
-    yield f"|{'|'.join('---:' if column.numeric else '---' for column in table.columns)}|"
-    for row in table.rows:
-        yield f"| {' | '.join(map(_markdown_cell, row))} |"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = f"**{markdown_escape(cell.text)}**" if cell.best else markdown_escape(cell.text)
-    return f"{text} ({markdown_escape(cell.detail)})" if cell.detail else text
+    return _rendered("report.md", markdown_escape, report=report, race=printable(report.record.text.rstrip(), None))
 
 
 def to_latex(report: Report) -> str:
     """Tables to \\input into a document that has \\usepackage{booktabs}."""
-    lines = [line for answer in report.answers for line in (answer.task, *answer.recommendation.lines) if line]
-    verdicts = [f"% {latex_escape(line)}" for line in lines]
-    parts = [f"% Race {latex_escape(report.record.name)}. In the preamble: \\usepackage{{booktabs}}", *verdicts, ""]
-    for table in report.tables:
-        pieces = [table.rows[place : place + _LATEX_ROWS] for place in range(0, len(table.rows), _LATEX_ROWS)]
-        for number, rows in enumerate(pieces):
-            parts += [*_latex_table(table, rows, number), ""]
-    return "\n".join(parts)
+    return _rendered(
+        "report.tex", latex_escape, {"alignment": _latex_alignment, "heading": _latex_heading},
+        {"block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
+         "variable_end_string": ">>", "comment_start_string": "<#", "comment_end_string": "#>"},
+        report=report, longest=_LATEX_ROWS,
+    )
 
 
-def _latex_table(table: Table, rows: Sequence[tuple[Cell, ...]], number: int) -> Iterable[str]:
+def _latex_alignment(table: Table) -> Markup:
+    """The columns of a table: numbers on the right; columns of sentences wrap."""
     columns = ["r" if column.numeric else "l" for column in table.columns]
     for place, width in _WRAPPED.get(table.name, {}).items():
         columns[place] = f"p{{{width}\\linewidth}}"
-    title = latex_escape(table.title) + (" (continued)" if number else "")
-    note = "" if number else f" {latex_escape(table.note)}"
-    yield r"\begin{table}[htbp]"
-    yield r"\centering"
-    yield rf"\caption{{{title}.{note}}}"
-    yield rf"\label{{tab:velodrome-{table.name}{f'-{number + 1}' if number else ''}}}"
-    size = _TINY if len(table.columns) > 11 or table.name == "nodes" else r"\scriptsize"
-    yield rf"{size}\setlength{{\tabcolsep}}{{{'2pt' if size == _TINY else '3pt'}}}"
-    # A table wider than the text is centred.
-    yield rf"\smallskip\makebox[\linewidth][c]{{\begin{{tabular}}{{{''.join(columns)}}}"
-    yield r"\toprule"
-    yield " & ".join(map(_latex_heading, table.columns)) + r" \\"
-    yield r"\midrule"
-    for row in rows:
-        yield " & ".join(_latex_cell(cell) for cell in row) + r" \\"
-        if any(cell.detail for cell in row):
-            yield " & ".join(rf"{{\tiny {latex_escape(cell.detail)}}}" if cell.detail else "" for cell in row) + r" \\"
-    yield r"\bottomrule"
-    yield r"\end{tabular}}"
-    yield r"\end{table}"
+    return Markup("".join(columns))
 
 
 def _latex_heading(column: Column) -> str:
@@ -141,10 +89,6 @@ def _latex_heading(column: Column) -> str:
     if len(lines) == 1:
         return latex_escape(lines[0])
     return rf"\shortstack[{'r' if column.numeric else 'l'}]{{{(_BREAK + ' ').join(map(latex_escape, lines))}}}"
-
-
-def _latex_cell(cell: Cell) -> str:
-    return rf"\textbf{{{latex_escape(cell.text)}}}" if cell.best else latex_escape(cell.text)
 
 
 def _csv(heading: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
@@ -194,25 +138,31 @@ def nodes_to_csv(report: Report) -> str:
 
 def to_html(report: Report, pictures: Sequence[Picture]) -> str:
     """The whole report as HTML; every name and text of a user is escaped."""
+    return _rendered(
+        "report.html", printable, {"code": code}, {"autoescape": True}, report=report, is_settled=is_settled,
+        pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],
+        style=Markup(_template("report.css")), script=Markup(_template("sort.js")),
+    )
+
+
+def _template(name: str) -> str:
+    return (resources.files("velodrome.reporting") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _rendered(
+    name: str, escaped: Callable[[str], str], filters: Mapping[str, Callable[..., str]] | None = None,
+    syntax: Mapping[str, Any] | None = None, **values: Any,
+) -> str:
+    """A template with every text in it escaped, except for `Markup`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    folder = resources.files("velodrome.reporting") / "templates"
-
-    def read(name: str) -> str:
-        return (folder / name).read_text(encoding="utf-8")
-
     environment = Environment(
-        loader=FunctionLoader(read), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # of `Markup` nothing is changed
+        loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=not name.endswith(".html"),
+        finalize=lambda value: escaped(value) if type(value) is str else value, **(syntax or {}),
     )
-    environment.filters["code"] = code
-    return environment.get_template("report.html").render(
-        report=report,
-        is_settled=is_settled,
-        pictures=[{"about": picture, "svg": Markup(to_svg(picture))} for picture in pictures],
-        style=Markup(read("report.css")),
-        script=Markup(read("sort.js")),
-    )
+    environment.filters.update({"raw": Markup, **(filters or {})})
+    return environment.get_template(name).render(**values)
 
 
 Format = Literal["html", "markdown", "csv", "latex"]

@@ -14,7 +14,7 @@ from velodrome.clusters.launcher import AllocationEnded, Launcher
 from velodrome.clusters.plan import Plan, make_plan
 from velodrome.clusters.preflight import Admitted
 from velodrome.errors import BadRequest, FolderGone, RunFailed, VelodromeError, if_full
-from velodrome.events.lines import make_event
+from velodrome.events import make_event
 from velodrome.events.models import Event
 from velodrome.job.job import Job
 from velodrome.job.result import BEATEN, Ended, Result

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from velodrome import files
 from velodrome.catalog.models import is_own
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files, sentences
 from velodrome.events.fields import SCHEMA_VERSION
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, PREFIX, event_files, sentences
 from velodrome.events.models import EpochEvent, Event, EventBase, HelloEvent, PhaseEvent, ResultEvent
 from velodrome.events.result import RunResult
 from velodrome.files import walk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from velodrome.catalog.engines.torch import MESH
@@ -16,15 +16,7 @@ from velodrome.clusters.preflight import admit
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import RunFailed, VelodromeError
-from velodrome.events.models import (
-    EpochEvent,
-    Event,
-    InspectionEvent,
-    PhaseEvent,
-    ProgressEvent,
-    ResultEvent,
-    WarningEvent,
-)
+from velodrome.events.models import InspectionEvent, ResultEvent
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
 from velodrome.judge.estimate import Timing
@@ -34,7 +26,7 @@ from velodrome.run.supervisor import Supervisor
 from velodrome.variables import CHECK, INSTEAD
 
 
-class RehearsalFailed(RunFailed):
+class DryRunFailed(RunFailed):
     """The process ended early."""
 
     def __init__(self, failure: Failure) -> None:
@@ -44,17 +36,17 @@ class RehearsalFailed(RunFailed):
         self.exit_code = 2 if failure.cause == "request" else 1
 
 
-def rehearse(job: Job, instead: str, launcher: Launcher, progress: Progress | None = None) -> list[Event]:
-    """Let one process do this (`variables.INSTEAD`) with a job that `alone` returned; its events, or
-    `RehearsalFailed`."""
+def dry_run(job: Job, instead: str, launcher: Launcher, progress: Progress | None = None) -> RunState:
+    """Let one process do this (`variables.INSTEAD`) with a job that `alone` returned; what its events add up to, or
+    `DryRunFailed`."""
     job = admit(job, launcher).job
     catalogue.prepare(job.dataset, progress, bad_data=job.bad_data)
-    with _planned(job, launcher) as (run, plan):
-        processes = tuple(replace(one, environment={**one.environment, INSTEAD: instead}) for one in plan.processes)
-        failure = Supervisor(run, replace(plan, processes=processes), launcher).watch()
-        if failure is not None:
-            raise RehearsalFailed(failure)
-        return list(run.events())
+    state = RunState()
+    with planned(job, launcher, {INSTEAD: instead}) as (run, plan):
+        failure = Supervisor(run, plan, launcher, state=state).watch()
+    if failure is not None:
+        raise DryRunFailed(failure)
+    return state
 
 
 @dataclass(frozen=True)
@@ -73,23 +65,25 @@ class Inspected:
 def inspect(job: Job, workers: int, launcher: Launcher, progress: Progress | None = None) -> Inspected:
     """Try a job alone for a second; strategies that divide the model are described for so many workers."""
     tried, mesh = alone(job), MESH.of(job)
-    events = rehearse(tried, f"{CHECK}{workers}{f':{mesh}' if mesh else ''}", launcher, progress)
-    about = next(event for event in events if isinstance(event, InspectionEvent))
-    final = next(event for event in events if isinstance(event, ResultEvent))
-    began = next((event.time for event in events if isinstance(event, PhaseEvent) and event.phase == "train"), 0.0)
-    startup = max(0.0, began - min(event.time for event in events))
-    warnings = dict.fromkeys(event.message for event in events if isinstance(event, WarningEvent))
-    return Inspected(tried, about, final, [*warnings], Timing(startup, about.batch / max(about.seconds, 1e-9)))
+    state = dry_run(tried, f"{CHECK}{workers}{f':{mesh}' if mesh else ''}", launcher, progress)
+    about, final = state.inspection, state.final
+    assert about is not None
+    assert final is not None
+    timing = Timing(state.startup or 0.0, about.batch / max(about.seconds, 1e-9))
+    return Inspected(tried, about, final, state.warnings(), timing)
 
 
 @contextmanager
-def _planned(job: Job, launcher: Launcher) -> Iterator[tuple[OpenRun, Plan]]:
-    """A run in a folder that is removed afterwards, and its plan."""
+def planned(job: Job, launcher: Launcher, variables: Mapping[str, str]) -> Iterator[tuple[OpenRun, Plan]]:
+    """A run in a folder that is removed afterwards, and its plan, whose processes have these variables, too."""
     with tempfile.TemporaryDirectory(prefix="velodrome-") as folder:
-        run = Store(Path(folder)).create("rehearsal", job)
+        run = Store(Path(folder)).create("dry-run", job)
         try:
             allocation = launcher.allocate(job)
-            yield run, make_plan(run.name, job, allocation.hosts, allocation.port)
+            plan = make_plan(run.name, job, allocation.hosts, allocation.port)
+            processes = (replace(process, environment={**process.environment, **variables})
+                         for process in plan.processes)
+            yield run, replace(plan, processes=tuple(processes))
         finally:
             run.close()
 
@@ -98,61 +92,27 @@ def _planned(job: Job, launcher: Launcher) -> Iterator[tuple[OpenRun, Plan]]:
 ENOUGH = "enough"
 
 
-@dataclass
-class _Clock:
-    """Listens to a run until it has trained for some time, and knows how fast it was."""
-
-    seconds: float
-    deadline: float
-    began: float = field(default_factory=time.time)
-    startup: float | None = None
-    #: Examples and seconds of all calls but the first, which is slower.
-    examples: int = 0
-    trained: float = 0.0
-    first: tuple[int, float] | None = None
-    evaluate: float | None = None
-    _epoch: int = 0
-    _before: tuple[int, float] = (0, 0.0)
-
-    def listen(self, state: RunState, event: Event) -> None:
-        if isinstance(event, PhaseEvent) and event.phase == "train" and self.startup is None:
-            self.startup = max(0.0, event.time - self.began)
-        elif isinstance(event, EpochEvent):
-            self.evaluate = event.evaluate_seconds
-        elif isinstance(event, ProgressEvent) and event.rank == 0:
-            self._count(event)
-
-    def stop(self, state: RunState) -> Failure | None:
-        if self.trained >= self.seconds or time.monotonic() > self.deadline:
-            return Failure("it has trained for long enough", cause=ENOUGH)
-        return None
-
-    def _count(self, event: ProgressEvent) -> None:
-        if event.epoch != self._epoch:
-            self._epoch, self._before = event.epoch, (0, 0.0)
-        if self.first is None:
-            self.first = event.examples, event.seconds
-        else:
-            self.examples += event.examples - self._before[0]
-            self.trained += event.seconds - self._before[1]
-        self._before = event.examples, event.seconds
-
-
 def measure(job: Job, launcher: Launcher, *, seconds: float = 1.0, limit: float = 60.0) -> Timing | None:
     """Train a job for about a second, and end it; None if it cannot run, or not within the limit.
 
-    `RehearsalFailed` if the job asks for what cannot be. Why else it cannot run is the business of whoever really runs
+    `DryRunFailed` if the job asks for what cannot be. Why else it cannot run is the business of whoever really runs
     it.
     """
-    clock = _Clock(seconds, time.monotonic() + limit)
+    state, deadline = RunState(time.time()), time.monotonic() + limit
     failure = None
+
+    def stop(state: RunState) -> Failure | None:
+        over = state.trained >= seconds or time.monotonic() > deadline
+        return Failure("it has trained for long enough", cause=ENOUGH) if over else None
+
     with suppress(VelodromeError):
-        with _planned(admit(job, launcher).job, launcher) as (run, plan):
-            failure = Supervisor(run, plan, launcher, clock.listen, stop=clock.stop).watch()
-        ended = failure is None or failure.cause == ENOUGH
-        if ended and clock.startup is not None and clock.examples and clock.trained > 0:
-            rate, (examples, took) = clock.examples / clock.trained, clock.first or (0, 0.0)
-            return Timing(clock.startup, rate, max(0.0, took - examples / rate), clock.evaluate, clock.trained)
+        with planned(admit(job, launcher).job, launcher, {}) as (run, plan):
+            failure = Supervisor(run, plan, launcher, state=state, stop=stop).watch()
+        ended, first, last = failure is None or failure.cause == ENOUGH, state.first_progress, state.last_epoch
+        if ended and state.startup is not None and first is not None and state.examples and state.trained > 0:
+            rate = state.examples / state.trained
+            return Timing(state.startup, rate, max(0.0, first.seconds - first.examples / rate),
+                          last and last.event.evaluate_seconds, state.trained)
     if failure is not None and failure.cause == "request":
-        raise RehearsalFailed(failure)
+        raise DryRunFailed(failure)
     return None

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from velodrome import files
+from velodrome.clusters import open_attached, open_launcher, refuse_living
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.plan import Plan, plan_from_json
 from velodrome.clusters.preflight import Admitted, admit, complete
-from velodrome.clusters.registry import open_attached, open_launcher, refuse_living
 from velodrome.data import catalogue
 from velodrome.data.base import Progress
 from velodrome.errors import VelodromeError

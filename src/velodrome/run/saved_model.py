@@ -19,7 +19,7 @@ from velodrome.job.resolve import alone, batch_of_step, replicas_of
 from velodrome.job.result import Result
 from velodrome.models.model_files import DESCRIPTION, read_description
 from velodrome.run import trust
-from velodrome.run.dry_run import rehearse
+from velodrome.run.dry_run import dry_run
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import task_of_result
@@ -49,9 +49,8 @@ def verify_run(path: Path, launcher: Launcher, trusted: Collection[str] = ()) ->
     """Load the model of a finished run in a process of its own and evaluate it on the run's test set."""
     folder = RunFolder(path)
     result, job = finished_result(folder, "verify"), job_of_saved_model(folder, trusted)
-    model = path / "model"
-    events = rehearse(job, str(model.resolve()), launcher)
-    final = next(event for event in events if isinstance(event, ResultEvent))
+    final = dry_run(job, str((path / "model").resolve()), launcher).final
+    assert final is not None
     reported = result.test.as_json() if result.test is not None else {}
     return compared(folder, task_of_result(result), reported, final, TOLERANCE.get(job.dtype, DEFAULT_TOLERANCE))
 

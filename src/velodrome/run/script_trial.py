@@ -17,16 +17,13 @@ from typing import Any
 
 from velodrome import files
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.plan import make_plan
 from velodrome.clusters.preflight import admit
-from velodrome.events.models import EpochEvent, Event, PhaseEvent, ProgressEvent, ResultEvent
+from velodrome.events.models import EpochEvent, Event, ProgressEvent, ResultEvent
 from velodrome.job.job import Job
 from velodrome.job.script import LONGEST_SCRIPT, lengths, words_of
-from velodrome.run.dry_run import ENOUGH, RehearsalFailed
+from velodrome.run.dry_run import ENOUGH, DryRunFailed, planned
 from velodrome.run.outcome import pattern_for
-from velodrome.run.processes import Failure
-from velodrome.run.state import RunState
-from velodrome.run.store import Store
+from velodrome.run.state import Failure, RunState
 from velodrome.run.supervisor import Supervisor
 from velodrome.variables import SCRATCH
 
@@ -49,14 +46,11 @@ class _Trial:
 
     state: RunState
     started: float = field(default_factory=time.monotonic)
-    training: float | None = None
     ended: str = BY_ITSELF
     figures: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
     def listen(self, state: RunState, event: Event) -> None:
         match event:
-            case PhaseEvent(phase="train", rank=0) if self.training is None:
-                self.training = time.monotonic()
             case ProgressEvent(rank=0) if event.metrics:
                 self._add("train", event.metrics)
             case EpochEvent():
@@ -69,29 +63,20 @@ class _Trial:
         if figures:
             self.figures.setdefault(part, {}).update(figures)
 
-    @property
-    def steps(self) -> int:
-        """Steps so far."""
-        state, last = self.state, self.state.last_epoch
-        if last is None:
-            return state.step
-        return last.event.steps + (state.step if state.epoch > last.event.epoch else 0)
-
     def stop(self, state: RunState) -> Failure | None:
         """End the trial when it has lasted long enough."""
-        now = time.monotonic()
-        if self.steps >= MOST_STEPS:
-            self.ended = f"after {self.steps} steps"
-        elif self.training is not None and now - self.training > TRAINING_SECONDS:
+        if state.steps >= MOST_STEPS:
+            self.ended = f"after {state.steps} steps"
+        elif state.first_step is not None and time.time() - state.first_step > TRAINING_SECONDS:
             self.ended = f"after {TRAINING_SECONDS:g} s of training"
-        elif now - self.started > MOST_SECONDS:
+        elif time.monotonic() - self.started > MOST_SECONDS:
             self.ended = f"after {MOST_SECONDS:g} s"
         return None if self.ended == BY_ITSELF else Failure(self.ended, cause=ENOUGH)
 
 
 def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
     """Run a resolved job with a script for a few steps in a copy of the current folder, and say what it reported;
-    `RehearsalFailed` if it fails."""
+    `DryRunFailed` if it fails."""
     job = admit(job, launcher).job
     assert job.script is not None
     with tempfile.TemporaryDirectory(prefix="velodrome-") as name:
@@ -105,26 +90,18 @@ def try_script(job: Job, launcher: Launcher) -> dict[str, Any]:
             left_out += _copy(script.parent, folder / "script")
             copied = folder / "script" / script.name
         before = dict(_files(scratch))
-        run = Store(folder / "runs").create("trial", job)
-        trial = _Trial(RunState(script=True))
-        try:
-            allocation = launcher.allocate(job)
-            tried = job.model_copy(update={"script": str(copied)})
-            plan = make_plan(run.name, tried, allocation.hosts, allocation.port)
-            processes = tuple(replace(one, environment={**one.environment, SCRATCH: str(scratch)})
-                              for one in plan.processes)
-            plan = replace(plan, processes=processes)
+        tried = job.model_copy(update={"script": str(copied)})
+        trial = _Trial(RunState(time.time(), script=True))
+        with planned(tried, launcher, {SCRATCH: str(scratch)}) as (run, plan):
             failure = Supervisor(run, plan, launcher, trial.listen, trial.state, stop=trial.stop).watch()
             if failure is not None and failure.cause != ENOUGH:
-                raise RehearsalFailed(_at_home(failure, {scratch: here, folder / "script": script.parent}))
+                raise DryRunFailed(_at_home(failure, {scratch: here, folder / "script": script.parent}))
             written = [path for path, changed in _files(scratch) if before.get(path) != changed]
             summary = _summary(trial, _lengths(job))
             summary |= {"written": sorted(written)[:_MOST_WRITTEN], "left_out": left_out}
             if not summary["figures"].keys() & {"validation", "test"}:
                 summary["read"] = pattern_for(run.path / "logs" / f"{plan.chief.file_name}.log") or None
             return summary
-        finally:
-            run.close()
 
 
 def _at_home(failure: Failure, places: dict[Path, Path]) -> Failure:
@@ -148,7 +125,6 @@ def _summary(trial: _Trial, asked: Mapping[str, int]) -> dict[str, Any]:
     its arguments say so."""
     state = trial.state
     seconds = time.monotonic() - trial.started
-    startup = None if trial.training is None else trial.training - trial.started
     last = state.progress
     pace = last.step / last.seconds if last is not None and last.seconds and last.step else None
     reports = [process.progress for process in state.processes.values() if process.progress is not None]
@@ -164,9 +140,9 @@ def _summary(trial: _Trial, asked: Mapping[str, int]) -> dict[str, Any]:
         spent = sum(epoch.event.seconds + epoch.event.evaluate_seconds for epoch in state.epochs.values())
         whole = epochs * spent / trained
     return {
-        "ended": trial.ended, "seconds": seconds, "startup_seconds": startup, "steps": trial.steps,
+        "ended": trial.ended, "seconds": seconds, "startup_seconds": state.startup, "steps": state.steps,
         "epochs": trained, "steps_per_second": pace, "examples_per_second": sum(rates) or None,
-        "figures": trial.figures, "expected_seconds": None if whole is None else whole + (startup or 0.0),
+        "figures": trial.figures, "expected_seconds": None if whole is None else whole + (state.startup or 0.0),
         "warnings": state.warnings(),
     }
 

@@ -17,6 +17,7 @@ from velodrome.events.models import (
     Event,
     FaultEvent,
     HelloEvent,
+    InspectionEvent,
     LostEvent,
     Pace,
     PaceEvent,
@@ -87,12 +88,17 @@ class RunState:
     #: Where training is: the phase that began last, the last report of the first rank, the epoch and the step in it.
     phase: str = ""
     progress: ProgressEvent | None = None
+    #: Its first report, and the examples and seconds of training after it: what comes first is slower.
+    first_progress: ProgressEvent | None = None
+    examples: int = 0
+    trained: float = 0.0
     epoch: int = 0
     step: int = 0
     #: Steps of a whole epoch: the most that one had, since the last of a job with `steps` may be shorter.
     steps_per_epoch: int = 0
     epochs: dict[int, Epoch] = field(default_factory=dict)
     final: ResultEvent | None = None
+    inspection: InspectionEvent | None = None
     data: DataEvent | None = None
     #: The first error since a process was started that is no consequence of another one.
     error: ErrorEvent | None = None
@@ -175,6 +181,8 @@ class RunState:
                 self.data = event
             case ResultEvent():
                 self.final = event
+            case InspectionEvent():
+                self.inspection = event
             case FaultEvent():
                 if event.state == "begin":
                     self.faults[event.fault] = Fault(event, now)
@@ -200,6 +208,12 @@ class RunState:
             self.versions |= {"python": event.python, **event.versions}
 
     def _add_progress(self, event: ProgressEvent, now: float) -> None:
+        earlier = self.progress if self.progress is not None and self.progress.epoch == event.epoch else None
+        if self.first_progress is None:
+            self.first_progress = event
+        else:
+            self.examples += event.examples - (earlier.examples if earlier else 0)
+            self.trained += event.seconds - (earlier.seconds if earlier else 0.0)
         self.progress, self.epoch, self.step = event, event.epoch, event.step
         self.steps_per_epoch = max(self.steps_per_epoch, event.steps)
         before = self._rate_from
@@ -245,6 +259,18 @@ class RunState:
     @property
     def last_epoch(self) -> Epoch | None:
         return self.epochs[next(reversed(self.epochs))] if self.epochs else None
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        if (last := self.last_epoch) is None:
+            return self.step
+        return last.event.steps + (self.step if self.epoch > last.event.epoch else 0)
+
+    @property
+    def startup(self) -> float | None:
+        """Seconds from the start to the first training step; None before it."""
+        return None if self.first_step is None else max(0.0, self.first_step - (self.started or 0.0))
 
     def done(self, job: Job, epochs: int | None = None) -> float:
         """How much of the training of a job is over, from 0 to 1; `epochs` are those of its result, if it has one."""

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from velodrome import files
 from velodrome.clusters.yaml_files import LARGEST, parse_yaml
 from velodrome.errors import BadRequest, FolderGone, VelodromeError, if_full
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
+from velodrome.events import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
 from velodrome.events.models import EpochEvent, Event, EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import Job

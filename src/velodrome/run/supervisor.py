@@ -15,7 +15,7 @@ from velodrome.clusters.interrupts import Patience, deferred
 from velodrome.clusters.launcher import Exit, Group, Launcher
 from velodrome.clusters.plan import Plan, Process
 from velodrome.errors import VelodromeError
-from velodrome.events.lines import make_event, parse_event
+from velodrome.events import make_event, parse_event
 from velodrome.events.models import Event, PhaseEvent, ResultEvent
 from velodrome.job.values import Fault, parse_fault
 from velodrome.run.processes import (

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.clusters import definitions
-from velodrome.clusters.registry import LAUNCHERS
+from velodrome.clusters import LAUNCHERS, definitions
 from velodrome.data import catalogue
 from velodrome.data.own.functions import file_of_module, is_installed, users_roots
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
+from velodrome.models.own import own_names
 
 OPTION = "--trust-code"
 #: The fields of a job that can name code, or what it is called with.
@@ -102,11 +102,9 @@ def code_of(job: Job, *, launched: bool = True) -> list[Code]:
     if job.script is not None:
         found.append(_code("script", job.script, {"arguments": job.script_args}, Path(job.script).absolute()))
     else:
-        named = {"model": job.model, "task": job.task, "optimizer": job.optimizer, "transform": job.transform}
-        for field, name in named.items():
-            if name is not None and is_own(name):
-                arguments = job.model_args if field == "model" else {}
-                found.append(_code(field, name, arguments, _module_file(name)))
+        for field, name in own_names(job).items():
+            arguments = job.model_args if field == "model" else {}
+            found.append(_code(field, name, arguments, _module_file(name)))
         if _is_function(job.dataset):
             found.append(_code("dataset", job.dataset, {}, _module_file(job.dataset)))
     if launched and job.on is not None:

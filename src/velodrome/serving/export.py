@@ -16,7 +16,7 @@ from velodrome.errors import BadRequest, RunFailed
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
 from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
-from velodrome.run.dry_run import rehearse
+from velodrome.run.dry_run import dry_run
 from velodrome.run.saved_model import finished_result, job_of_saved_model
 from velodrome.run.store import RunFolder
 from velodrome.serving.model import Array, LoadedModel, is_exported, runtime
@@ -33,7 +33,7 @@ def export_run(path: Path, launcher: Launcher, *, again: bool = False, trusted: 
         job = job_of_saved_model(folder, trusted)
         with tempfile.TemporaryDirectory(prefix=".onnx-", dir=model) as name:
             made = Path(name)
-            rehearse(job, f"{EXPORT}{made}", launcher)
+            dry_run(job, f"{EXPORT}{made}", launcher)
             if (writer := engine_of(job).exported_by) is not None:
                 _write_graph(job, writer, made, launcher)
             _compare(made, folder.name)
@@ -52,7 +52,7 @@ def _write_graph(job: Job, writer: str, made: Path, launcher: Launcher) -> None:
     with tempfile.TemporaryDirectory(prefix=".onnx-", dir=made.parent) as name:
         folder = Path(name)
         try:
-            rehearse(alone(job.model_copy(update={"engine": writer, "framework": None})), f"{EXPORT}{folder}", launcher)
+            dry_run(alone(job.model_copy(update={"engine": writer, "framework": None})), f"{EXPORT}{folder}", launcher)
         except BadRequest as error:
             raise BadRequest(f"engine {writer} writes models of {job.engine} as ONNX: {error}") from None
         Served.read(folder / SERVED).model_copy(update={"engine": job.engine}).write(made / SERVED)

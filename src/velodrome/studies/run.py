@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from velodrome.clusters import DEFAULT, Cluster, Where, open_cluster
 from velodrome.clusters.launcher import Launcher
-from velodrome.clusters.registry import DEFAULT, Cluster, Where, open_cluster
 from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import make_job

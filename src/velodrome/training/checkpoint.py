@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 
 from velodrome import files
 from velodrome.errors import BadRequest, raised, shown
+from velodrome.events import sentences
 from velodrome.events.fields import HistoryRow
-from velodrome.events.lines import sentences
 from velodrome.models.checks import Generators, restore_states
 from velodrome.training.learner import State
 

@@ -18,7 +18,7 @@ from velodrome.catalog.base import Strategy
 from velodrome.catalog.registry import check_arrays, engine_of, strategy_of
 from velodrome.catalog.world import World
 from velodrome.errors import FolderGone
-from velodrome.events.lines import PREFIX, to_line
+from velodrome.events import PREFIX, to_line
 from velodrome.events.models import MODELS, EventBase, Kind, Phase
 from velodrome.job.job import Job
 from velodrome.models import own
@@ -71,7 +71,7 @@ class Emitter:
 
     def _repaired(self, model: type[EventBase], event: dict[str, Any], error: ValidationError) -> dict[str, Any]:
         """Return an invalid event without the fields that do not fit, or raise if events are strict."""
-        from velodrome.events.lines import sentences
+        from velodrome.events import sentences
 
         kind = event["kind"]
         problems = "; ".join(sentences(error))

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from velodrome.clusters.registry import DEFAULT
+from velodrome.clusters import DEFAULT
 from velodrome.run.listing import runs_of
 from velodrome.run.store import RunFolder
 from velodrome.run.trust import OPTION

@@ -17,13 +17,13 @@ from pydantic.fields import FieldInfo
 
 from velodrome.catalog.models import MODELS, is_own, zoo_model
 from velodrome.catalog.registry import ENGINES, engine, engines
-from velodrome.clusters.registry import target_of
+from velodrome.clusters import target_of
 from velodrome.data import catalogue
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job, choices_of, job_fields, job_groups, reason_of
 from velodrome.job.names import check_name, expand
 from velodrome.job.race import OPTIONS, Race, combinations, parse_vary
-from velodrome.judge.objective import OBJECTIVES
+from velodrome.judge.criteria import OBJECTIVES
 from velodrome.races.request import default_name, merge
 from velodrome.run.trust import elsewhere
 from velodrome.tasks.registry import task

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from velodrome import files
 from velodrome.errors import BadRequest, VelodromeError
+from velodrome.events import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.fields import HistoryRow
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, parse_stored
 from velodrome.events.models import Event, LostEvent, WarningEvent
 from velodrome.job.job import Job
 from velodrome.job.result import Result

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.errors import shown
-from velodrome.events.lines import event_files
+from velodrome.events import event_files
 from velodrome.events.models import (
     CheckpointEvent,
     ErrorEvent,

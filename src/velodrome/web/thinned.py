@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from velodrome import files
-from velodrome.events.lines import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored
+from velodrome.events import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored
 from velodrome.events.models import Event
 
 #: Events of one kind and one process that are parsed.

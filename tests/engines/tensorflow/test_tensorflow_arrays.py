@@ -99,8 +99,7 @@ ROWS = [*LEAN, *(pytest.param(*row, marks=pytest.mark.slow) for row in REST if r
 
 
 @pytest.mark.quick(
-    "regression-central-storage-*", "multi-label-multi-worker-mirrored-*", "classification-allreduce-*",
-    "keras_arrays:Masked-mirrored-*", "keras_arrays:TwoTargets-*",
+    "regression-central-storage-*", "classification-allreduce-*", "keras_arrays:Masked-mirrored-*",
     "keras_arrays:Masked-multi-worker-mirrored-2-stock-*",
 )
 @pytest.mark.parametrize(("task", "strategy", "workers", "form", "dtype"), ROWS)

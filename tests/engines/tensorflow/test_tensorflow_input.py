@@ -108,7 +108,7 @@ def test_windows_of_streamed_data_hold_every_step_once(tmp_path: Path) -> None:
     assert [partition.indices.tolist() for partition in partitions] == seen
 
 
-@pytest.mark.quick("multi-worker-mirrored-*", "parameter-server-*")
+@pytest.mark.quick("parameter-server-*")
 @pytest.mark.parametrize(("strategy", "place"), [
     ("multi-worker-mirrored", {"workers": 2}), ("parameter-server", {"workers": 2}), ("mirrored", {"workers": 3}),
 ])
@@ -124,7 +124,7 @@ def test_the_confusion_counts_every_test_example(
     assert np.bincount(labels[right], minlength=10).tolist() == np.diag(confusion).tolist()
 
 
-@pytest.mark.quick("allreduce-*", "parameter-server-*")
+@pytest.mark.quick("allreduce-*")
 @pytest.mark.parametrize(("strategy", "place"), [
     ("single", {}), ("allreduce", {"workers": 2}), ("parameter-server", {"workers": 1, "servers": 2}),
     *(pytest.param(strategy, {"workers": 2}, marks=pytest.mark.slow)

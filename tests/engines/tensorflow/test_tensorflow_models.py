@@ -22,7 +22,7 @@ PLACES = {
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.quick("multi-worker-mirrored", "parameter-server", "allreduce", "single")
+@pytest.mark.quick("multi-worker-mirrored", "parameter-server")
 @pytest.mark.parametrize("strategy", PLACES)
 def test_batch_normalisation_dropout_and_frozen_layers_train(train: Any, strategy: str) -> None:
     ran = train(strategy=strategy, model="keras_nets:lively", optimizer="adam", dtype="float32", **PLACES[strategy])
@@ -37,7 +37,7 @@ def test_batch_normalisation_dropout_and_frozen_layers_train(train: Any, strateg
     assert result["test"]["total"] == 31
 
 
-@pytest.mark.quick("parameter-server", "allreduce", "single")
+@pytest.mark.quick("allreduce", "single")
 @pytest.mark.parametrize("place", [
     {"strategy": "single"},
     {"strategy": "allreduce", "workers": 2},

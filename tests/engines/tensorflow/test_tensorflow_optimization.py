@@ -103,7 +103,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.quick("mirrored-2-stock", "parameter-server-1-velodrome", "allreduce-2-velodrome")
+@pytest.mark.quick("mirrored-2-stock", "parameter-server-1-velodrome")
 @pytest.mark.parametrize(("strategy", "workers", "implementation"), ROWS)
 def test_smaller_batches_that_are_added_up_are_the_larger_batch(
     train: Any, strategy: str, workers: int, implementation: str
@@ -220,7 +220,8 @@ def test_bfloat16_is_close_to_float32_and_keeps_float32_weights(train: Any, stra
 
 
 @pytest.mark.parametrize("form", [
-    "model.keras", "weights.safetensors", pytest.param("weights.weights.h5", marks=pytest.mark.slow),
+    pytest.param("model.keras", marks=pytest.mark.slow), "weights.safetensors",
+    pytest.param("weights.weights.h5", marks=pytest.mark.slow),
 ])
 def test_a_job_starts_from_the_weights_of_a_file(train: Any, tmp_path: Path, form: str) -> None:
     keras = pytest.importorskip("keras")
@@ -253,7 +254,9 @@ def test_weights_that_do_not_match_are_listed_and_none_at_all_refused(train: Any
     assert "tensors fits the model" in process.of_kind("error")[0]["message"]
 
 
-@pytest.mark.parametrize(("strategy", "workers"), [("single", 1), ("mirrored", 2)])
+@pytest.mark.parametrize(("strategy", "workers"), [
+    pytest.param("single", 1, marks=pytest.mark.slow), ("mirrored", 2),
+])
 def test_penalties_that_a_model_adds_are_trained_on(train: Any, strategy: str, workers: int) -> None:
     """One step of SGD: half a rate of 2·c·w is what an L2 penalty of c changes."""
     asked = {"optimizer": "sgd", "learning_rate": 0.1, "epochs": 1, "steps": 1, "model": "keras_nets:penalised"}

@@ -88,7 +88,7 @@ def test_the_answers_are_those_of_the_trained_weights_in_the_order_of_the_test_s
     assert decode(ran.result["test_answers"], 31).tolist() == right.tolist()
 
 
-@pytest.mark.quick("*-float64", "*-3-momentum-float32")
+@pytest.mark.quick("*-2-momentum-float64", "*-3-sgd-float64", "allreduce-1-momentum-float64", "*-3-momentum-float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -111,7 +111,7 @@ def test_workers_together_end_with_the_weights_of_one(single, data, tmp_path, st
         assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
 
 
-@pytest.mark.quick("*-float64", "*-adam-float32")
+@pytest.mark.quick("*-momentum-float64", "*-adam-float32")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
@@ -164,7 +164,10 @@ def test_hosts_apart_reach_each_other_over_the_network(single, data, tmp_path, s
     assert ran.result["implementation"]["path"] == ("mpi" if strategy == "allreduce" else None)
 
 
-@pytest.mark.quick("torch_nets:normalised-*", "dense-128-single-velodrome")
+@pytest.mark.quick(
+    "torch_nets:normalised-single-velodrome", "torch_nets:normalised-ddp-velodrome",
+    "torch_nets:normalised-allreduce-stock",
+)
 @pytest.mark.parametrize("implementation", ["velodrome", "stock"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 @pytest.mark.parametrize("model", ["dense-128", "torch_nets:normalised"])
@@ -180,7 +183,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_undisturbed_one(data, tmp_pat
     assert whole.result["test"] == parts.result["test"]
 
 
-@pytest.mark.quick("ddp", "single")
+@pytest.mark.quick("ddp")
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 def test_a_resumed_run_draws_what_an_undisturbed_one_draws(data, tmp_path, strategy):
     """In each process: from Python's, NumPy's and PyTorch's generators and from those of the model."""
@@ -204,6 +207,7 @@ def test_workers_that_draw_the_same_numbers_end_with_the_weights_of_one(single, 
     assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
 
 
+@pytest.mark.quick("ddp")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_frozen_and_unused_parameters_train_as_in_one_process(single, data, tmp_path, strategy):
     wanted = job(model="torch_nets:unused")
@@ -240,7 +244,7 @@ def stepped_by_torch_optim(wanted: Job, data: Path) -> dict[str, np.ndarray]:
     return {f"model.{name}": value.detach().numpy() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.quick("*-adam")
+@pytest.mark.quick("ddp-adam", "shared-memory-adam", "mpi-stock-adam", "fsdp-adam")
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize(
     ("strategy", "workers", "path", "implementation"),
@@ -281,6 +285,7 @@ def test_gradients_that_are_added_up_and_those_that_are_missing_mean_the_same_to
     assert largest_difference(ours.state, stock.state, "model.") < 1e-9
 
 
+@pytest.mark.quick("allreduce", "fsdp")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce", "zero1", "fsdp"])
 def test_a_users_convolutions_end_with_the_weights_of_one_process(single, data, tmp_path, strategy):
     wanted = job(model="torch_nets:convolved")
@@ -302,6 +307,7 @@ def test_a_model_that_changes_its_own_weights_does_so_once_a_step(single, data, 
     assert largest_difference(ran.state, single(wanted).state, "model.") < 1e-9
 
 
+@pytest.mark.quick("allreduce")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 def test_batch_statistics_are_averaged_and_single_examples_are_no_obstacle(data, tmp_path, strategy):
     wanted = job(model="torch_nets:normalised", strategy=strategy, workers=3, batch_size=4, optimizer="adam")
@@ -328,6 +334,7 @@ def test_log_probabilities_are_trained_as_the_logits_before_them(single):
     assert largest_difference(single(job(model="torch_nets:log_softmax")).state, state, "model.") < 1e-9
 
 
+@pytest.mark.quick("single-velodrome", "ddp-stock", "allreduce-velodrome")
 @pytest.mark.parametrize("implementation", ["velodrome", "stock"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "allreduce"])
 def test_a_final_softmax_is_trained_and_evaluated_as_the_logits_before_it(

@@ -37,7 +37,13 @@ TIMELINE_STEPS = Option[int | None](
 )
 _OPTIONS: Mapping[Option[Any], Any] = {FUSION_THRESHOLD: None, CYCLE_TIME: None, TIMELINE_STEPS: 20}
 _COUNTS = "counts summed over TCP"
-_SUMS = "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one all-reduce"
+
+
+def _allreduce(implementation: Implementation) -> Strategy:
+    return Strategy(
+        "allreduce", "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one "
+        "all-reduce", listens=("worker",), exchange="all-reduce", options=_OPTIONS, implementation=implementation,
+    )
 
 
 def _torch() -> Engine:
@@ -50,14 +56,10 @@ def _torch() -> Engine:
         description="Horovod 0.28.1, with PyTorch",
         strategies=(
             single,
-            Strategy(
-                "allreduce", _SUMS, listens=("worker",), exchange="all-reduce",
-                options=_OPTIONS,
-                implementation=Implementation(
-                    own=(*parts.own, _COUNTS), framework=(*parts.framework, exchange),
-                    stock=(*parts.stock, exchange), kept=(*parts.kept, _COUNTS),
-                ),
-            ),
+            _allreduce(Implementation(
+                own=(*parts.own, _COUNTS), framework=(*parts.framework, exchange),
+                stock=(*parts.stock, exchange), kept=(*parts.kept, _COUNTS),
+            )),
         ),
         worker="velodrome.engines.horovod.torch_worker",
         memory_bytes=TORCH.memory_bytes,
@@ -90,13 +92,9 @@ def _tensorflow() -> Engine:
         description="Horovod 0.28.1, with TensorFlow 2.15 and Keras 2",
         strategies=(
             single(Implementation(own=(batches,), framework=framework)),
-            Strategy(
-                "allreduce", _SUMS, listens=("worker",), exchange="all-reduce",
-                options=_OPTIONS,
-                implementation=Implementation(
-                    own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo"),
-                ),
-            ),
+            _allreduce(Implementation(
+                own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo"),
+            )),
         ),
         worker="velodrome.engines.horovod.tensorflow_worker",
         memory_bytes=540 * 2**20,

@@ -1,4 +1,8 @@
-"""PyTorch: what it offers. Imports no framework; the training side is `velodrome/engines/torch`."""
+"""PyTorch and the libraries around it (Hugging Face Accelerate, Lightning Fabric, DeepSpeed): what they offer.
+
+Imports no framework; the training sides are `velodrome/engines/torch` and `engines/accelerate.py`, `fabric.py` and
+`deepspeed.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
-from velodrome.catalog.exchange import NONE, PERIODIC
+from velodrome.catalog.exchange import NONE, PERIODIC, Exchange
 from velodrome.catalog.options import Option, Positive, Request, parsed_by
 from velodrome.catalog.world import World, torchrun
 from velodrome.errors import BadRequest
@@ -153,24 +157,27 @@ _TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
 _PLAN = "a plan derived from the layers, LSTMs divided by units"
 _ZERO = "ZeroRedundancyOptimizer over torch.optim"
 
+
+def _parts(*framework: str, own: tuple[str, ...] = (), stock: tuple[str, ...] | None = None) -> Implementation:
+    """The parts of a strategy beside those of most; its stock form has PyTorch's own optimizer, and the same parts of
+    PyTorch unless it has others."""
+    return Implementation(
+        own=(BATCHES, FUSED_OPTIMIZER, PROCESS, *own), framework=(AUTOGRAD, *framework),
+        stock=(AUTOGRAD, *(framework if stock is None else stock), STOCK_OPTIMIZER), kept=(BATCHES, *own),
+    )
+
+
 ENGINE = Engine(
     name="torch",
     description="PyTorch",
     strategies=(
-        single(Implementation(
-            own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD,), stock=(AUTOGRAD, STOCK_OPTIMIZER),
-            kept=(BATCHES,),
-        )),
+        single(_parts()),
         Strategy(
             "ddp", "DistributedDataParallel: synchronous, gradients averaged while they are computed "
             "(gloo on CPU, nccl on GPU)",
             listens=("worker",), exchange="all-reduce", options={COMPRESS: None},
             exchanged=_compressed,
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS),
-                framework=(AUTOGRAD, _DDP), stock=(AUTOGRAD, _STOCK_DDP, STOCK_OPTIMIZER),
-                kept=(BATCHES,),
-            ),
+            implementation=_parts(_DDP, stock=(_STOCK_DDP,)),
         ),
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
@@ -197,20 +204,14 @@ ENGINE = Engine(
             "the processes, and a layer's weights are gathered when it computes (ZeRO stage 3)",
             listens=("worker",), exchange="gather-and-scatter",
             shards=_EVERYTHING, options={MESH: None}, complete=_checked_mesh, groups=_groups,
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _FULLY_SHARD),
-                stock=(AUTOGRAD, _FULLY_SHARD, STOCK_OPTIMIZER), kept=(BATCHES,),
-            ),
+            implementation=_parts(_FULLY_SHARD),
         ),
         Strategy(
             "local-sgd", "every process steps by its own gradients, and the weights of all are averaged every "
             "--sync-every steps",
             consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
             options={SYNC_EVERY: 8}, exchanged=_every_few_steps, not_raced=_OTHER_RESULT,
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS), framework=(AUTOGRAD, _AVERAGE),
-                stock=(AUTOGRAD, _AVERAGE, STOCK_OPTIMIZER), kept=(BATCHES,),
-            ),
+            implementation=_parts(_AVERAGE),
         ),
         Strategy(
             "diloco", "DiLoCo: every process trains by itself, by default with adamw; every --sync-every steps, the "
@@ -218,10 +219,7 @@ ENGINE = Engine(
             consistency=PERIODIC, listens=("worker",), exchange="periodic", exact=False,
             options={SYNC_EVERY: 50}, exchanged=_every_few_steps, optimizer="adamw", needs_control=True,
             not_raced=_OTHER_RESULT,
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _ROUNDS), framework=(AUTOGRAD, _AVERAGE, _OUTER),
-                stock=(AUTOGRAD, _AVERAGE, _OUTER, STOCK_OPTIMIZER), kept=(BATCHES, _ROUNDS),
-            ),
+            implementation=_parts(_AVERAGE, _OUTER, own=(_ROUNDS,)),
         ),
         Strategy(
             "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "
@@ -231,20 +229,14 @@ ENGINE = Engine(
             shards=("layers", *_EVERYTHING),
             dtypes=("float32", "float64"),  # micro-batches pass as the layers return them, without autocast
             not_tasks={"language-model": "the layers of a language model do not follow one another in one chain"},
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _CUT), framework=(AUTOGRAD, _PIPELINE),
-                stock=(AUTOGRAD, _PIPELINE, STOCK_OPTIMIZER), kept=(BATCHES, _CUT),
-            ),
+            implementation=_parts(_PIPELINE, own=(_CUT,)),
         ),
         Strategy(
             "tensor", "tensor parallelism (parallelize_module): each process has a part of every dense layer, divided "
             "by columns and then by rows, of attention its heads and of an LSTM its units",
             listens=("worker",), divides_batch=False, not_raced=_DIVIDES_MODEL,
             options={MESH: None}, complete=_checked_mesh, groups=_groups, shards=_EVERYTHING,
-            implementation=Implementation(
-                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _PLAN), framework=(AUTOGRAD, _TENSOR),
-                stock=(AUTOGRAD, _TENSOR, STOCK_OPTIMIZER), kept=(BATCHES, _PLAN),
-            ),
+            implementation=_parts(_TENSOR, own=(_PLAN,)),
         ),
     ),
     worker="velodrome.engines.torch.worker",
@@ -275,3 +267,54 @@ def wrapped_strategies(parts: str, library: str) -> tuple[Strategy, ...]:
             ),
         ),
     )
+
+
+def _around_torch(
+    name: str, library: str, package: str, megabytes: int, strategies: tuple[Strategy, ...], **own: Any
+) -> Engine:
+    """An engine that trains with PyTorch, in a library of this package around it."""
+    return Engine(
+        name=name, description=f"{library} around PyTorch", strategies=strategies, worker=f"velodrome.engines.{name}",
+        memory_bytes=megabytes * 2**20,
+        needs=(Need(package.replace("-", "_"), f'pip install "velodrome[{name}]"'),),
+        environment=ENGINE.environment, packages=(package, "torch"), tasks=ENGINE.tasks, tasks_of="torch", **own,
+    )
+
+
+ACCELERATE = _around_torch(
+    "accelerate", "Hugging Face Accelerate", "accelerate", 350,
+    wrapped_strategies("Accelerator.prepare and backward of Accelerate", "Accelerate"),
+)
+FABRIC = _around_torch(
+    "fabric", "Lightning Fabric", "lightning-fabric", 350,
+    wrapped_strategies("setup_module, setup_optimizers and backward of Fabric", "Fabric"),
+)
+
+_TRAINS = (AUTOGRAD, STOCK_OPTIMIZER)
+
+
+def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str) -> Strategy:
+    parts = (*_TRAINS, f"initialize, backward and step of DeepSpeed, ZeRO stage {number} over gloo or NCCL")
+    return Strategy(
+        f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
+        listens=("worker",), exchange=exchange, shards=shards,
+        no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
+        not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
+        implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),
+    )
+
+
+DEEPSPEED = _around_torch(
+    "deepspeed", "DeepSpeed", "deepspeed", 450, (
+        _stage(1, ("optimizer state",), "all-reduce-and-broadcast",
+               "each process keeps the optimizer's state of a part of the weights only"),
+        _stage(2, ("gradients", "optimizer state"), "all-reduce-and-broadcast",
+               "each process keeps gradients and the optimizer's state of a part of the weights only"),
+        _stage(3, ("weights", "gradients", "optimizer state"), "gather-and-scatter",
+               "weights, gradients and the optimizer's state are divided over the processes, and a layer's weights are "
+               "gathered when it computes"),
+    ),
+    without=("ema",),
+    dtypes=("float32", "bfloat16"),  # it steps float32 weights only
+    own_optimizers=False,
+)

@@ -224,15 +224,19 @@ def _tree(path: Path) -> ast.Module | None:
 
 def _engine(nodes: list[ast.stmt] | list[ast.Module]) -> str | None:
     """The one engine that is imported anywhere in these parts of a program."""
-    modules = [module for part in nodes for node in ast.walk(part) for module in _imported(node)]
-    imported = {_ENGINES[top] for module in modules if (top := module.partition(".")[0]) in _ENGINES}
+    imported = {_ENGINES[name] for part in nodes for name in imported_names(part) if name in _ENGINES}
     return imported.pop() if len(imported) == 1 else None
 
 
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+def imported_names(program: ast.AST) -> set[str]:
+    """The top-level names that a part of a program imports absolutely."""
+    names: set[str] = set()
+    for node in ast.walk(program):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 DISTRIBUTION = "velodrome-worker"

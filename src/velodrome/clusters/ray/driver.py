@@ -21,8 +21,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from velodrome.clusters.ray.client import reason_of
-from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Header, encode, write_all
+from velodrome.clusters.ray import reason_of
+from velodrome.clusters.remote.agent import GREETING, Decoder, Header, encode, write_all
 
 _CONNECT_SECONDS = 10.0
 _TOKEN = "RAY_AUTH_TOKEN, the file of RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"

@@ -22,7 +22,7 @@ from typing import IO, Protocol
 
 from velodrome import files
 from velodrome.clusters.remote import agent
-from velodrome.clusters.remote.agent.streams import write_all
+from velodrome.clusters.remote.agent import write_all
 
 _POLL_SECONDS = 0.1
 #: How long a child process may take to end when its input is closed: one that reached its host, and another one.
@@ -150,7 +150,7 @@ class FileChannel:
 
 PACKAGE = agent.__name__
 #: In the order in which they import one another.
-_MODULES = ("streams", "cleaning", "host", "session")
+_MODULES = ("__init__", "cleaning", "host", "session")
 #: Reads so many bytes, makes modules of them, and serves what follows. The words behind it are the agent's own.
 _PROGRAM = """
 import json, os, sys, types
@@ -176,9 +176,10 @@ _LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_PROGRAM.encode
 def agent_source() -> bytes:
     """The agent's modules, as the line of `agent_words` reads them."""
     parts = PACKAGE.split(".")
-    modules = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
-    folder = resources.files(PACKAGE)
-    modules += [(f"{PACKAGE}.{name}", (folder / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
+    modules = [(".".join(parts[: number + 1]), "") for number in range(len(parts) - 1)]
+    for name in _MODULES:
+        text = (resources.files(PACKAGE) / f"{name}.py").read_text(encoding="utf-8")
+        modules.append((f"{PACKAGE}.{name}".removesuffix(".__init__"), text))
     return json.dumps(modules).encode()
 
 

@@ -21,10 +21,16 @@ from velodrome.clusters.environments.hosts import Interpreter
 from velodrome.clusters.launcher import Finding
 from velodrome.clusters.plan import PORTS
 from velodrome.clusters.preflight import DISK_BYTES
-from velodrome.clusters.remote.code import modules_of
 from velodrome.clusters.remote.group import HostRun, in_parallel
 from velodrome.clusters.remote.link import HostError, HostLost, Link, is_loopback, several
-from velodrome.clusters.remote.starting import Request, host_environment, prepare_data, release, send_code, send_run
+from velodrome.clusters.remote.starting import (
+    Request,
+    host_environment,
+    modules_of,
+    prepare_data,
+    send_code,
+    send_run,
+)
 from velodrome.errors import bytes_text
 from velodrome.job.job import Job
 
@@ -325,9 +331,9 @@ def code_and_data(links: Sequence[Link], request: Request) -> list[Finding]:
         except HostError as error:
             findings.append(Finding.from_sentence(check, link.host, str(error), fix))
         finally:
-            if run is not None:
+            if run is not None and request.options.shared_dir is None:
                 with suppress(HostError):  # what is left of it goes with the session
-                    release(run, request)
+                    link.ask("stop", token=request.token, folder=run.folder, segments="")
         return findings
 
     return everywhere(links, "job", on)

@@ -19,7 +19,7 @@ from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters.launcher import Deliver, Diagnosis, Exit, Group
 from velodrome.clusters.local.launcher import most_relevant_thread, waits_for_others
 from velodrome.clusters.plan import Process
-from velodrome.clusters.remote.agent.streams import Header
+from velodrome.clusters.remote.agent import Header
 from velodrome.clusters.remote.link import HostError, HostLost, Link
 from velodrome.errors import VelodromeError
 

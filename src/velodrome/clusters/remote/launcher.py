@@ -21,9 +21,9 @@ from velodrome.clusters.launcher import Allocation, Examination, Finding, Launch
 from velodrome.clusters.plan import PORTS, Plan, Process, place
 from velodrome.clusters.remote import RemoteOptions, checks, starting
 from velodrome.clusters.remote.channels import Channel, agent_source
-from velodrome.clusters.remote.code import Code, code_of, modules_of
 from velodrome.clusters.remote.group import HostRun, RemoteGroup, in_parallel
 from velodrome.clusters.remote.link import READY_SECONDS, HostError, Link, close_all
+from velodrome.clusters.remote.starting import Code, code_of, modules_of
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
 from velodrome.job.resolve import roles_of

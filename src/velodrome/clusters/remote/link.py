@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.remote.agent.streams import CHUNK, Decoder, Header, encode
+from velodrome.clusters.remote.agent import CHUNK, Decoder, Header, encode
 from velodrome.clusters.remote.channels import Channel
 from velodrome.errors import VelodromeError, headline
 

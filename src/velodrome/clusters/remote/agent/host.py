@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from velodrome.clusters.remote.agent.streams import CHUNK, Header
+from velodrome.clusters.remote.agent import CHUNK, Header
 
 #: Where engine environments are installed on this host: as `environments.folder` has it.
 _ENVIRONMENTS, _USUAL_ENVIRONMENTS = "VELODROME_ENVIRONMENTS", "~/.local/share/velodrome/environments"

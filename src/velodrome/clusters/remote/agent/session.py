@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters.remote.agent import host
+from velodrome.clusters.remote.agent import GREETING, Decoder, Files, Header, Pipes, Stream, encode, host
 from velodrome.clusters.remote.agent.cleaning import MARK, Guardian, clean, kill_group, note_agent, remove_leftovers
 from velodrome.clusters.remote.agent.host import HostFiles
-from velodrome.clusters.remote.agent.streams import GREETING, Decoder, Files, Header, Pipes, Stream, encode
 
 #: A line without an end is passed on when it is as long as this.
 _LONGEST_LINE = 8 << 20
