@@ -125,7 +125,8 @@ def test_the_table_tells_the_frameworks_of_an_engine_apart(tmp_path: Path, monke
     table = comparison(plan, compare_figures(plan, [], 2), ours=False)
     labels = [str(cell) for cell in table.columns[0].cells if "[bold]" in str(cell)]
     assert [label.partition("[/bold]")[0] for label in labels] == [
-        "[bold]horovod (tensorflow)", "[bold]horovod (torch)", "[bold]tensorflow", "[bold]torch",
+        "[bold]horovod (tensorflow) over mpi", "[bold]horovod (tensorflow) over gloo", "[bold]horovod (torch)",
+        "[bold]tensorflow", "[bold]torch",
     ]
 
 
@@ -286,8 +287,11 @@ def test_fruits_were_published_with_tensorflow_and_without_epochs_batch_or_worke
     published = origins(study, engine="horovod", framework="tensorflow")
     assert (published["engine"], published["framework"], published["dataset"]) == ("published",) * 3
     assert [published[name] for name in ("epochs", "batch_size", "workers", "model")] == ["ours"] * 4
-    assert [figure.of for figure in study.figures] == [{"engine": "horovod", "framework": "tensorflow"}]
-    assert all(each.get("added") for each in study.combinations() if each.get("framework") != "tensorflow")
+    assert published["collectives"] == "published"
+    assert [figure.of for figure in study.figures] == [
+        {"engine": "horovod", "framework": "tensorflow", "collectives": "mpi"}]
+    assert all(each.get("added") for each in study.combinations()
+               if (each.get("framework"), each.get("collectives")) != ("tensorflow", "mpi"))
 
 
 def test_of_the_aws_study_only_one_job_is_known() -> None:

@@ -24,9 +24,10 @@ def label_of(fields: Mapping[str, Any]) -> str:
         words = filled(make_job({**fields}), None)
         return f"{Path(fields['script']).name} {words}, {fields['engine']} {size_of(fields)}".replace(" ,", ",")
     framework = f" ({fields['framework']})" if fields.get("framework") else ""
+    over = f" over {fields['collectives']}" if fields.get("collectives") else ""
     stock = " (stock)" if fields.get("implementation") == "stock" else ""
     return (
-        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock} {size_of(fields)}, "
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock}{over} {size_of(fields)}, "
         f"batch {fields['batch_size']}, {fields['epochs']} epochs"
     )
 
