@@ -97,7 +97,7 @@ def test_a_run_comes_back_once_and_takes_the_place_of_no_other(sent: Path, tmp_p
 
 @pytest.mark.unit
 def test_an_address_is_checked_before_anything_trains(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="--artifacts 'ftp://a/b': .*no kind of store 'ftp'"):
+    with pytest.raises(BadRequest, match=r"--artifacts 'ftp://a/b': .*no kind of store 'ftp'"):
         check_address("ftp://a/b")
     assert is_address("s3://bucket/monday")
     assert not is_address("race/monday")

@@ -251,8 +251,8 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "engine": lambda fields: f"{fields['engine']} ({framework})" if (framework := fields.get("framework"))
     else str(fields["engine"]),
     "strategy": lambda fields: str(fields.get("strategy", ""))
-    + (" (stock)" if fields.get("implementation") == "stock" else "")
-    + (f" over {fields['collectives']}" if fields.get("collectives") else ""),
+    + (" (stock)" if fields.get("implementation") == "stock" else ""),
+    "over": lambda fields: f"over {fields['collectives']}" if fields.get("collectives") else "",
     "size": size_of,
     "batch": lambda fields: f"batch {fields['batch_size']}" if "batch_size" in fields else "",
     "rate": lambda fields: f"learning rate {fields['learning_rate']:g}" if "learning_rate" in fields else "",
