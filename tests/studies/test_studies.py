@@ -16,10 +16,11 @@ from velodrome.clusters import environments, preflight
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.names import expand
+from velodrome.job.race import parse_vary
 from velodrome.races.folder import RaceFolder
 from velodrome.studies import plan as planning
 from velodrome.studies.format import SCALES, Study
-from velodrome.studies.load import parse_study, scale_named, studies, study_named
+from velodrome.studies.load import parse_study, read_study, scale_named, studies, study_named
 from velodrome.studies.outcome import compare_figures
 from velodrome.studies.plan import Choice, plan_study
 from velodrome.studies.quantities import is_quantity
@@ -397,6 +398,14 @@ def test_the_five_are_written_in_the_format_of_everybody(name: str) -> None:
     ("place: section 4\n    checks", "plaice: section 4\n    checks", 53, "there is no such field"),
     ("epochs: 5, ", "", 14, "states every"),
     ("model: dense-128", "modell: dense-128", 14, "no field 'modell'"),
+    ("model: dense-128", "model: dense-129", 14, "no model 'dense-129': did you mean 'dense-128'"),
+    ("strategy: allreduce, workers: 2", "strategy: alreduce, workers: 2", 18, "no strategy 'alreduce': did you mean"),
+    ("engine: torch, strategy: allreduce, workers: 1", "engine: torhc, strategy: allreduce, workers: 1", 17,
+     "no engine 'torhc': did you mean 'torch'"),
+    ("small: {job: {epochs: 2}}", "small: {job: {epoch: 2}}", 23, "did you mean 'epochs'"),
+    ("kind: compare", "kind: compares", 55, "must be one of compare, largest, level, scales, flattens, gap"),
+    ("accuracy: 0.94", "accuracy: high", 39, "figures.0.values.accuracy: must be a number"),
+    ("is: more}", "is: more, against: {workers: [1]}}", 55, "there is no such field"),
 ])
 def test_what_is_wrong_with_a_study_file_is_told_with_its_line(right: str, wrong: str, line: int, told: str) -> None:
     text = STARTER.replace("NAME", "mine")
@@ -446,3 +455,30 @@ def test_a_study_of_frameworks_runs_them_as_they_are_and_ours_beside() -> None:
                if setting.ours and setting.published.get("implementation") == "stock")
     asked = plan_study(study_named("kouskouras-2022"), "smoke", Choice(implementation="stock"), look=whatever)
     assert {setting.ours["implementation"] for setting in asked.settings if setting.ours} == {"stock"}
+
+
+def test_a_part_of_a_study_is_chosen_by_published_fields() -> None:
+    study = study_named("jaeger-2018")
+    only = parse_vary(["batch_size=512", "workers=1", "learning_rate=0.025", "engine=mxnet"])
+    plan = plan_study(study, "full", Choice(only=only), look=whatever)
+    assert [setting.label for setting in plan.settings] == [
+        "fashion-mnist, mxnet/kvstore (stock) 1+1, batch 512, 8 epochs"]
+    assert plan.left_out == len(study.combinations()) - 1
+    with pytest.raises(BadRequest, match="--only batch_size=7: no configuration of jaeger-2018 has it; choose from"):
+        plan_study(study, "full", Choice(only={"batch_size": ["7"]}), look=whatever)
+    with pytest.raises(BadRequest, match="--only momentum: jaeger-2018 does not name that field"):
+        plan_study(study, "full", Choice(only={"momentum": ["1"]}), look=whatever)
+    with pytest.raises(BadRequest, match=r"script_servers\.py is a script, which brings its own data"):
+        plan_study(study_named("zipperle-2018"), "full", Choice(dataset="mnist"), look=whatever)
+
+
+def test_a_study_of_ones_own_may_run_a_script_beside_it(tmp_path: Path) -> None:
+    text = ("name: mine\ntitle: t\nsource: s\nmachines: m\nraces:\n"
+            "  - job: {script: train.py, engine: torch, workers: 2}\n")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(BadRequest, match=r"mine\.yaml, line 6: races\.0: script: no file '.*train\.py'"):
+        read_study(tmp_path / "mine.yaml")
+    (tmp_path / "train.py").write_text("")
+    plan = plan_study(read_study(tmp_path / "mine.yaml"), "full", Choice(), look=whatever)
+    assert plan.jobs[0]["script"] == str(tmp_path / "train.py")
+    assert plan.settings[0].label == "train.py, torch 2"

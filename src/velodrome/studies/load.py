@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,6 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from velodrome import files
+from velodrome.catalog.models import MODEL_NAMES, is_own
+from velodrome.catalog.registry import ENGINES, forms
 from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.job.job import job_fields, make_job, reason_of
@@ -109,7 +111,11 @@ def parse_study(text: str, file: str, folder: Path = _EXAMPLES) -> Study:
     try:
         study = Study.model_validate(content)
     except ValidationError as error:
-        wrong: list[tuple[Place, str]] = [(_own(each["loc"], content), _sentence(each)) for each in error.errors()]
+        # Of alternatives for one place, the first is the plainest.
+        first: dict[Place, str] = {}
+        for each in error.errors():
+            first.setdefault(_own(each, content), _sentence(each))
+        wrong = list(first.items())
     else:
         study = _with_scripts(study, folder)
         wrong = list(_mistakes(study))
@@ -120,14 +126,14 @@ def parse_study(text: str, file: str, folder: Path = _EXAMPLES) -> Study:
     raise BadRequest("\n  ".join([*lines[:_MOST_MISTAKES], *more]))
 
 
-def _own(place: Place, content: Any) -> Place:
-    """The place without the names of alternatives that pydantic puts between fields, such as `compare`."""
+def _own(error: Any, content: Any) -> Place:
+    """The place without what pydantic puts between and behind fields: names of alternatives, such as `compare`."""
     kept: list[int | str] = []
-    for number, part in enumerate(place):
+    for number, part in enumerate(error["loc"]):
         try:
             content = content[part]
         except (KeyError, IndexError, TypeError):
-            if number < len(place) - 1:
+            if number < len(error["loc"]) - 1 or error["type"] != "missing":
                 continue
         kept.append(part)
     return tuple(kept)
@@ -138,7 +144,10 @@ def _sentence(error: Any) -> str:
         return "this field is missing"
     if error["type"] == "extra_forbidden":
         return "there is no such field"
-    return reason_of(error)
+    if error["type"] == "union_tag_invalid":
+        known = str(error["ctx"]["expected_tags"]).replace("'", "")
+        return f"kind {error['ctx']['tag']!r}: must be one of {known}"
+    return reason_of(error).split(" or instance of ")[0].replace("a valid number, unable", "a number, unable")
 
 
 def _named(place: Place) -> str:
@@ -168,6 +177,7 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
     """What is wrong with a study whose fields have the right types: names that nothing has, rules that fit nothing."""
     combinations = study.combinations()
     for number, block in enumerate(study.races):
+        yield from _mistakes_of_names(number, block)
         for fields in block.combinations():
             try:
                 make_job({name: value for name, value in fields.items() if name not in _MARKS})
@@ -181,6 +191,11 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
             if fields.get("script") and not Path(fields["script"]).is_file():
                 yield ("races", number), f"script: no file {fields['script']!r}"
                 break
+    for scale, about in study.scales.items():
+        for part in ("job", "most", "only"):
+            for name in getattr(about, part):
+                if name not in job_fields():
+                    yield ("scales", scale, part, name), f"no field {name!r}: {which_name(name, job_fields())}"
     for number, setting in enumerate(study.settings):
         for name in setting.fields:
             if name not in job_fields():
@@ -196,6 +211,25 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
         for place, check in enumerate(claim.checks):
             for name, sentence in _mistakes_of_check(check, combinations):
                 yield ("claims", number, "checks", place, name), sentence
+
+
+def _mistakes_of_names(number: int, block: Block) -> Iterator[tuple[Place, str]]:
+    """Engines, strategies and models that there are none of, where they are written."""
+    written: list[tuple[Place, Mapping[str, Any]]] = [(("job",), block.job)]
+    usable = ENGINES.usable()
+    for name, values in block.vary.items():
+        written += [(("vary", name, place), value if name == "entry" else {name: value})
+                    for place, value in enumerate(values)]
+    for where, fields in written:
+        engine = fields.get("engine", block.job.get("engine"))
+        strategies = [each.name for form in forms(engine) for each in form.strategies] if engine in usable else []
+        model = fields.get("model")
+        known: dict[str, Collection[str]] = {"engine": ENGINES.names(), "strategy": strategies, "model": MODEL_NAMES}
+        for field, names in known.items():
+            value = fields.get(field)
+            own = field == "model" and isinstance(model, str) and is_own(model)
+            if isinstance(value, str) and names and value not in names and not own:
+                yield ("races", number, *where, field), f"no {field} {value!r}: {which_name(value, names)}"
 
 
 def _mistakes_of_values(

@@ -23,7 +23,7 @@ from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
 from velodrome.job.values import in_words
 from velodrome.machine import cores
-from velodrome.studies.format import ScaleName, Study, Values, fits_any
+from velodrome.studies.format import ScaleName, Study, Values
 from velodrome.studies.settings import Setting, label_of
 
 #: Workers per core beyond which more of them only take turns.
@@ -238,8 +238,8 @@ def plan_study(
     for combination in study.combinations():
         published = {name: value for name, value in combination.items() if name != "added"}
         added = bool(combination.get("added"))
-        if any(published.get(name, values[0]) not in values for name, values in small.only.items()) or not fits_any(
-            published, choice.only
+        if any(published.get(name, values[0]) not in values for name, values in small.only.items()) or not all(
+            in_words(published.get(name)) in map(in_words, values) for name, values in choice.only.items()
         ):
             left_out += 1
             continue
