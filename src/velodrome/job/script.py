@@ -56,6 +56,18 @@ def _process_values(world: World) -> Mapping[str, str]:
                     strict=True))
 
 
+def _usual_arguments(script: str) -> str:
+    """The arguments by which scripts with parameter servers usually get their roles and addresses, if its text declares
+    all of them; empty for one that reads `TF_CONFIG` or something of its own."""
+    source = ""
+    with suppress(OSError, ValueError):
+        source = files.read_text(script, LONGEST_SCRIPT)
+    usual = {"job_name": "role", "task_index": "index", "ps_hosts": "ps_hosts", "worker_hosts": "worker_hosts"}
+    if not all(re.search(rf"""["'](?:--)?{name}["']""", source) for name in usual):
+        return ""
+    return " ".join(f"--{name}={{{value}}}" for name, value in usual.items())
+
+
 def _check_process_names(job: Job) -> None:
     """Refuse placeholders of parameter servers in a job that has none, and in one that has some also names that are
     similar to ours, which would otherwise be left to the script."""
@@ -267,6 +279,8 @@ def resolve_script(job: Job, default_engine: str) -> Job:
                 f"{flag(name)}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it "
                 "has such an argument"
             )
+    if job.servers and not any(f"{{{name}}}" in job.script_args for name in PROCESS_NAMES):
+        job = job.model_copy(update={"script_args": f"{job.script_args} {_usual_arguments(job.script)}".strip()})
     _check_process_names(job)
     words_of(job)
     for pattern in job.read:
