@@ -216,7 +216,7 @@ def test_quotes_hold_a_value_with_commas_together() -> None:
 def test_the_usual_arguments_of_scripts_with_servers_are_passed_where_they_are_declared(
     tmp_path: Path, declares: str, passed: bool
 ) -> None:
-    """Zipperle, section V.C and the author's run.sh: `--job_name`, `--task_index`, `--ps_hosts` and `--worker_hosts`."""
+    """Zipperle, section V.C and the author's scripts: `--job_name`, `--task_index`, `--ps_hosts`, `--worker_hosts`."""
     script = tmp_path / "train.py"
     script.write_text("\n".join(map(declares.format, ("job_name", "task_index", "ps_hosts", "worker_hosts"))))
 
