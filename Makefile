@@ -53,9 +53,10 @@ test: lint servers
 durations: servers
 	$(PYTEST) -m "not slow and not samples" --store-durations
 
-# The samples of every page of the documentation; those of the README are part of `make test`.
+# The samples of every page of the documentation, and the examples of help texts; those of the README are part of
+# `make test`.
 samples: servers
-	$(PYTEST) -m "samples and not slow" tests/docs
+	$(PYTEST) -m "samples and not slow" tests/docs tests/cli/test_help_examples.py
 
 # Measuring every training process costs half as much again, so the quick tests do without.
 coverage: lint servers

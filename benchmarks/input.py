@@ -29,7 +29,7 @@ from velodrome.data.shards.data_set import load_shards
 from velodrome.data.shards.write import write_shards
 from velodrome.data.storage.store import open_store
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.tasks import task_of_job
+from velodrome.engines.torch.network import task_of_job
 from velodrome.job.job import Job
 from velodrome.job.resolve import resolve
 from velodrome.tasks.base import Batch

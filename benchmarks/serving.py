@@ -37,7 +37,7 @@ from PIL import Image
 from serving_clients import WARM, event_loop, load
 
 import velodrome
-from velodrome.models.served import ONNX
+from velodrome.models.description import ONNX
 from velodrome.serving.inputs import decoded
 from velodrome.serving.model import LoadedModel, load_for_requests, runtime
 

@@ -42,7 +42,7 @@ def bars(figures: Sequence[Figure]) -> list[str]:
             )
     if led := [figure for figure in figures if not figure["undecided"]]:
         worst = max(led, key=_wrong)
-        found.append(_bar("false claims of races with a best, \"level\" included", _wrong(worst),
+        found.append(_bar("false claims of races with a best, \"tie\" included", _wrong(worst),
                           _wrong(worst) <= MOST_FALSE, f"at most {percent(MOST_FALSE)}", worst["cell"]))
     for figure in figures:
         if figure["situation"] == "undisturbed" and (capped := figure.get("capped")):
@@ -215,8 +215,8 @@ def _ending(sure: Figure | None, lead: float) -> str:
     if sure is None:
         return "–"
     if lead == 0:
-        return f"level {percent(sure['level'], 0)}; {sure['runs']:.0f} runs"
-    level = f", level {percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
+        return f"tie {percent(sure['level'], 0)}; {sure['runs']:.0f} runs"
+    level = f", tie {percent(sure['level'], 0)}" if sure["level"] >= 0.005 else ""
     return f"{percent(sure['right'], 0)}{level}; {sure['runs']:.0f} runs"
 
 

@@ -23,11 +23,7 @@ SITE = ROOT / "build" / "site"
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 #: Pages in the order of a user's questions.
 NAVIGATION = {
-    "First steps": ["tutorial"],
-    "Which strategy is best for me?": [
-        "how-to/networks", "how-to/recommend", "how-to/long-trainings", "how-to/report", "how-to/web-ui",
-        "how-to/studies", "how-to/teaching",
-    ],
+    "Get a first answer": ["tutorial", "how-to/recommend", "how-to/long-trainings", "how-to/networks"],
     "My model and my code": [
         "how-to/own-model", "how-to/own-task", "how-to/script", "how-to/optimization", "how-to/language-model",
         "how-to/python-api",
@@ -41,6 +37,7 @@ NAVIGATION = {
         "how-to/engines",
     ],
     "Faster and larger": ["how-to/faster", "how-to/large-models"],
+    "Reports and studies": ["how-to/report", "how-to/web-ui", "how-to/studies", "how-to/teaching"],
     "After the training": ["how-to/serve", "how-to/keep", "how-to/resume", "how-to/safety"],
     "Reference": [
         "reference/commands", "reference/job", "reference/engines", "reference/clusters", "reference/numbers",

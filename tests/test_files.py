@@ -148,7 +148,7 @@ def test_a_file_that_is_larger_than_expected_is_not_read(tmp_path: Path) -> None
     path = tmp_path / "sparse"
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
-    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, and at most 1,000 are read"):
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes, but at most 1,000 are read"):
         files.read_bytes(path, 1000)
     path.write_text("exact")
     assert files.read_text(path, 5) == "exact"

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from velodrome.models.served import EXAMPLES, ONNX, SERVED, Served, ServedInput, ServedState
+from velodrome.models.description import EXAMPLES, ONNX, SERVED, Served, ServedInput, ServedState
 
 CLASSES = ("dark", "light")
 

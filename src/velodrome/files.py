@@ -111,7 +111,7 @@ def _not_regular(kind: int, path: Path | str) -> OSError:
 
 
 def _too_large(path: Path | str, largest: int, size: str) -> OSError:
-    return OSError(errno.EFBIG, f"it has {size} bytes, and at most {largest:,} are read", str(path))
+    return OSError(errno.EFBIG, f"it has {size} bytes, but at most {largest:,} are read", str(path))
 
 
 def walk(top: Path | str) -> Iterator[tuple[Path, list[str], list[str]]]:

@@ -78,7 +78,8 @@ def test_runs_of_another_machine_or_model_say_nothing(runs: Path) -> None:
     plan = planned(runs, {"seed": [7]}, {"epochs": 4000})
     assert plan.basis == "rough guess"
     text = plan_text(plan)
-    assert "(rough guess, which may be off by several times: --measure trains each model for a second)" in text
+    assert ("(rough guess, which may be several times too high or too low; --measure trains each model for a second)"
+            in text)
     least, most = plan.bounds
     [seconds] = plan.seconds.values()
     assert least < seconds < most
@@ -176,7 +177,7 @@ def test_a_budget_leaves_out_nothing_that_was_measured_for_what_is_only_guessed(
 @pytest.mark.unit
 def test_a_budget_counts_without_until_sure_too(runs: Path) -> None:
     plan = limited(runs, "2m", until_sure=False, repeat=3)
-    assert any("the budget of 2 min ends before all jobs have run, which takes about 3 min" in note
+    assert any("the budget of 2 min is too small for all jobs, which take about 3 min" in note
                for note in plan.notes)
     assert limited(runs, "10m", until_sure=False, repeat=3).notes == (
         "the budget of 10 min is enough for all jobs (about 3 min)",)
@@ -228,12 +229,13 @@ def test_how_long_a_script_takes_that_never_ran_is_unknown(
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = merge(None, {"engine": "torch", "script": "train.py"}, {"workers": [1, 2]}, {})
     text = plan_text(racing.planned(asked, "race", runs))
-    assert ": 2 jobs, for an unknown time (the script never ran here with these arguments: --measure tries it)" in text
+    assert (": 2 jobs, for an unknown time (the script has not run here with these arguments; --measure runs it "
+            "briefly)") in text
     limit = {"until_sure": True, "budget": "10m"}
     plan = racing.planned(merge(asked, None, None, limit), "race", runs)
     assert plan.affordable is None, "nothing is left out for a time that nobody knows"
-    assert "(60 jobs, for an unknown time, budget 10 min, the script never ran here" in plan_text(plan)
-    assert "how often everything runs within the budget of 10 min shows when it has run once" in plan.notes
+    assert "(60 jobs, for an unknown time, budget 10 min, the script has not run here" in plan_text(plan)
+    assert "how many repetitions fit into the budget of 10 min is known after the first one" in plan.notes
 
 
 @pytest.mark.integration
@@ -253,7 +255,7 @@ def test_a_script_that_never_ran_is_tried_if_asked_for(
     assert all(1000 < seconds < 2000 for seconds in expected), expected
     assert not runs.exists()
     done = velodrome(*words)
-    assert "train.py with 1 worker: how much there is to do is unknown; velodrome.log(total_epochs=…)" in done.err
+    assert "train.py with 1 worker: its total work is unknown; report it with velodrome.log(total_epochs=…)" in done.err
 
 
 @pytest.mark.integration

@@ -19,7 +19,7 @@ def test_a_model_is_written_as_it_is_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "bps", "bsp:3", "ssp", "ssp:x", "ssp:1..2", "dssp:3", "dssp:8..2", "asp:1"])
 def test_what_is_no_model_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no consistency model: use bsp, asp, ssp:S"):
+    with pytest.raises(ValueError, match="not a consistency model: use bsp, asp, ssp:S"):
         Consistency.parse(text)
 
 

@@ -69,7 +69,7 @@ def test_of_many_classes_the_largest_are_shown_and_the_others_summed(velodrome, 
 def test_every_command_takes_a_mirror_and_what_it_prepared_needs_none_later(velodrome, tmp_path):
     write_products(tmp_path / "mirror" / "fashion-products", each=40)
     by_hand = ("data", "show", "fashion-products:gender")
-    assert "must be fetched by hand" in velodrome(*by_hand).err
+    assert "must be downloaded manually" in velodrome(*by_hand).err
     assert velodrome(*by_hand, "--mirror", "mirror").code == 0
     assert velodrome(*by_hand).code == 0
     for words in (("study", "run", "aws-2023", "--dry-run"), ("study", "show", "aws-2023")):
@@ -173,7 +173,7 @@ def test_jobs_on_own_data_are_checked_before_anything_starts(velodrome, runs, tm
     folder = write_folders(tmp_path / "photos")
     rows = [
         (["--dataset", f"path:{folder}", "--batch-size", "23"], "has 22 to train on"),
-        (["--dataset", f"path:{folder}", "--model", "lenet5"], "at least 16×16, and these are 6×8"),
+        (["--dataset", f"path:{folder}", "--model", "lenet5"], "at least 16×16, but these are 6×8"),
         (["--dataset", "ptb"], "'ptb' is text"),
         (["--dataset", "nowhere_at_all:load"], "no module named 'nowhere_at_all'"),
         (["--dataset", "nowhere_at_all:load", "--model", "nonsense"], "no model 'nonsense'"),

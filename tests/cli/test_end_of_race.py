@@ -58,7 +58,7 @@ def test_what_was_left_out_gives_way_to_the_answer(capsys: pytest.CaptureFixture
     assert len(lines) <= 25, "\n".join(lines)
     assert sum("Left out: " in line for line in lines) >= 1
     assert lines[-2].startswith("Left out: ")
-    assert lines[-2].endswith("as named before the start.")
+    assert lines[-2].endswith("as listed before the start.")
 
 
 def test_a_few_reasons_are_all_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_caveats_of_several_models_say_which_one_they_are_of() -> None:
     other = [run | {"hosts": []} for run in runs_of("resnet20")]
     found = _caveats(ended([*runs_of("dense-128"), *other]))
     assert any(caveat.startswith("dense-128: Other programs used 0.3 of 2 cores") for caveat in found)
-    assert any(caveat.startswith("Figures of this answer are of the 3 repetitions") for caveat in found)
+    assert any(caveat.startswith("Figures in this answer are from the 3 repetitions") for caveat in found)
 
 
 def test_a_verdict_names_the_model_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,9 +23,6 @@ from velodrome.clusters.local.launcher import LocalLauncher
 from velodrome.data import catalogue
 from velodrome.errors import VelodromeError
 
-pytestmark = [
-    pytest.mark.integration, pytest.mark.xdist_group("help_examples"), pytest.mark.usefixtures("warm_module"),
-]
 FIRST = ["--dataset", "digits", "--model", "linear", "--engine", "torch", "--epochs", "1"]
 
 
@@ -58,6 +55,14 @@ DRY = ("velodrome race", "velodrome study run")
 
 class _Started(VelodromeError):
     """Raised where a process would be started."""
+
+
+def runs_examples(test: Any) -> Any:
+    """Mark a test that runs examples."""
+    for mark in (pytest.mark.integration, pytest.mark.xdist_group("help_examples"),
+                 pytest.mark.usefixtures("warm_module")):
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +162,13 @@ def _words(example: str, place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("example", _examples())
+def test_an_example_of_a_help_text_has_a_command_and_options_that_exist(example: str, tmp_path: Path) -> None:
+    assert _parses(_words(example, tmp_path))
+
+
+@runs_examples
+@pytest.mark.samples
+@pytest.mark.parametrize("example", _examples())
 def test_an_example_of_a_help_text_is_valid(
     velodrome, place: Path, monkeypatch: pytest.MonkeyPatch, example: str
 ) -> None:
@@ -188,11 +200,12 @@ def _refuse_to_start(*_: object, **__: object) -> None:
 def _parses(words: list[str]) -> bool:
     command = typer.main.get_command(loaded(words[0]))
     rest = words[1:]
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not rest[0].startswith("-"):
         command, rest = command.commands[rest[0]], rest[1:]
     return command.make_context(words[0], rest) is not None
 
 
+@runs_examples
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [
     one for one in _examples()

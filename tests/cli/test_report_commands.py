@@ -61,7 +61,7 @@ def test_runs_beside_other_programs_are_named_wherever_their_figures_are_shown(v
     note = "ther programs used 0.9 of 2 cores during 3 of 6 runs"
     lines = velodrome("recommend", "made", "--runs", runs).out.splitlines()
     assert lines[0] == "Verdict: use torch/ddp with 2 workers: distributing pays off.", "load only slows"
-    assert lines[3] == f"  - O{note}: the ranges allow for what that may have changed."
+    assert lines[3] == f"  - O{note}: the ranges are widened to allow for that."
     velodrome("report", "made", "--runs", runs, "--format", "markdown", "--out", runs / "report.md")
     text = (runs / "report.md").read_text()
     assert f"- O{note}: the ranges" in text

@@ -155,7 +155,7 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     assert "steps 1000 → 120" in done.out
     assert "Machines: published 4 virtual machines with 1 core, 1 GB of memory" in done.out
     assert "(section V.A); ours one machine" in done.out
-    assert "not checkable here, because our runs are other ones" in done.out
+    assert "not checkable here, because our runs differ" in done.out
     assert "all jobs are done" in done.err
     assert "all jobs are done" not in done.out
     again = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs, "--json")

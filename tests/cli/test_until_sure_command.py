@@ -25,7 +25,7 @@ def test_a_race_runs_until_it_is_sure_and_again_runs_nothing(velodrome, runs: Pa
     assert 3 <= decision["repetitions"] <= 4
     [task] = decision["tasks"]
     assert len(task["survivors"]) + len(told["drops"]) == 2
-    assert all(f"out after {drop['after']} repetitions: {drop['name']}, " in done.err for drop in told["drops"])
+    assert all(f"dropped after {drop['after']} repetitions: {drop['name']}, " in done.err for drop in told["drops"])
     ran = sum(row["runs"] for row in told["rows"])
     assert (told["saved"]["runs"], told["saved"]["of_runs"]) == (ran, 2 * decision["repetitions"])
     assert rates(runs / "sure")

@@ -53,7 +53,7 @@ def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
     ("lab: {launcher: ssh, hosts: [a], pyhton: x}", "no field 'pyhton': did you mean 'python'"),
     ("lab: {launcher: ssh, hosts: [a], silence: soon}", "silence 'soon': must be a valid number"),
     ("lab: {launcher: ssh, hosts: [a, a]}", "'a' is named twice"),
-    ("lab: {launcher: ssh, hosts: ['-oProxyCommand=x']}", "'-oProxyCommand=x' is no name of a host"),
+    ("lab: {launcher: ssh, hosts: ['-oProxyCommand=x']}", "'-oProxyCommand=x' is not the name of a host"),
     ("'a b': {launcher: local}", "a name begins with a letter"),
     ("lab: {launcher: local}\nlab: {launcher: debug}", "'lab' is defined twice, again in line 2"),
     ("lab: {launcher: ssh, hosts: [a], hosts: [b]}", "'hosts' is defined twice"),
@@ -62,7 +62,7 @@ def test_the_projects_file_wins_over_the_users_and_a_variable_over_both(
     ("lab: {launcher: ssh, hosts: [a], place: {server: ''}}", "place .*: 'server' on '' cannot be read"),
     ("lab: {launcher: ssh, hosts: [a], place: {'worker:x': a}}", "'worker:x' on 'a' cannot be read"),
     ("lab: {launcher: emulated, bandwidth: 1gbyte}", "lab.* in clusters.yaml: bandwidth='1gbyte' cannot be read"),
-    ("lab: {launcher: emulated, nodes: 500}", "nodes='500' is no number from 1 to 200"),
+    ("lab: {launcher: emulated, nodes: 500}", "nodes='500' is not a number from 1 to 200"),
 ])
 def test_what_is_wrong_with_a_file_is_said_with_the_value_and_the_file(
     elsewhere: Path, text: str, sentence: str

@@ -28,10 +28,10 @@ def test_a_cluster_is_read(text: str, expected: EmulatedCluster) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("nodes=0", "nodes='0' is no number from 1 to 200"),
+        ("nodes=0", "nodes='0' is not a number from 1 to 200"),
         ("nodes=201", "nodes='201'"),
         ("nodes=²", "nodes='²'"),
-        ("nodes=" + "9" * 5000, "is no number from 1 to 200"),
+        ("nodes=" + "9" * 5000, "is not a number from 1 to 200"),
         ("nodes=2,nodes=3", "given twice"),
         ("bandwidth=", "'bandwidth=' has no value"),
         ("speed=1gbit", "'speed=1gbit' is none of nodes, bandwidth"),

@@ -112,8 +112,7 @@ def test_data_are_prepared_within_a_limit_that_a_person_accepts(tmp_path: Path) 
 def test_code_that_a_host_cannot_take_is_no_fault_of_its_data(tmp_path: Path) -> None:
     found = examined(tmp_path, FakeLink("a", unpack=HostError("'a': Read-only file system (/root/code)")))
     assert [finding.sentence for finding in found] == [
-        "host 'a': Read-only file system (/root/code); let root in clusters.yaml be a folder there that can be "
-        "written to"
+        "host 'a': Read-only file system (/root/code); set root in clusters.yaml to a writable folder there"
     ]
     assert [finding.check for finding in found] == ["code"]
 

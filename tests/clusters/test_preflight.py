@@ -47,7 +47,8 @@ def test_a_job_that_cannot_run_is_refused(fields: dict[str, Any], words: list[st
 def test_more_processes_than_memory_holds_are_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "available_memory", lambda: 2 * 2**30)
     check(strategy="ddp", workers=2)
-    with pytest.raises(BadRequest, match=r"50 torch processes need about 1\d\.\d GiB of memory, and 2\.0 GiB are free"):
+    needs = r"50 torch processes need about 1\d\.\d GiB of memory, but only 2\.0 GiB are free"
+    with pytest.raises(BadRequest, match=needs):
         check(strategy="ddp", workers=50)
 
 
@@ -56,7 +57,7 @@ def test_more_workers_than_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(preflight, "available_memory", lambda: 2**50)
     assert preflight.crowded([Job(strategy="ddp", workers=2)]) is None
     job = resolve(Job(strategy="ddp", workers=64))
-    told = "--workers 64: this machine has 2 cores, so the workers take turns"
+    told = "--workers 64: this machine has 2 cores, so the workers share cores"
     assert told in (preflight.crowded([job, Job(workers=1)]) or "")
     words = ("--strategy", "ddp", "--no-baseline", "--runs", runs, "--dry-run", "--json")
     raced = velodrome("race", *words, "--vary", "workers=1,8,64")
@@ -90,7 +91,7 @@ def test_a_module_in_the_current_folder_is_found_without_importing_it(
 def test_a_host_without_shared_memory_for_mpi_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(segments, "FOLDER", tmp_path / "none")
     check(strategy="ddp", workers=2)
-    with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), and MPI needs 3\.0 MiB"):
+    with pytest.raises(Unavailable, match=r"none cannot be used \(No such file or directory\), but MPI needs 3\.0 MiB"):
         check(strategy="allreduce", workers=3)
 
 
@@ -106,6 +107,6 @@ def test_tables_are_refused_by_engines_that_take_none(
     with pytest.raises(BadRequest) as refused:
         preflight.check_job(resolve(Job.model_validate({"dataset": "breast-cancer", **fields, **model})))
     assert str(refused.value) == (
-        f"--dataset 'breast-cancer' is arrays of numbers, and {takes}; choose --engine tensorflow or torch or "
+        f"--dataset 'breast-cancer' is arrays of numbers, but {takes}; choose --engine tensorflow or torch or "
         "accelerate or fabric or deepspeed or horovod for it"
     )

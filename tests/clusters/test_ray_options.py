@@ -88,10 +88,10 @@ def test_only_nodes_with_the_resources_are_used_and_none_is_a_sentence(monkeypat
 
 
 def test_what_cannot_be_reserved_is_listed_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ["node 10.0.0.1 has 1 of 4 CPU free, and 4 are asked for"]
+    missing = ["node 10.0.0.1 has 1 of 4 CPU free, but 4 are needed"]
     driver = Answers(connect={"nodes": NODES}, reserve={"missing": missing})
     busy = _launcher(monkeypatch, driver, reserve_timeout=5)
-    with pytest.raises(HostError, match=r"within 5 s: node 10\.0\.0\.1 has 1 of 4 CPU free, and 4 are asked for"):
+    with pytest.raises(HostError, match=r"within 5 s: node 10\.0\.0\.1 has 1 of 4 CPU free, but 4 are needed"):
         busy.connect(["10.0.0.1"])
     places = {"10.0.0.1#0": {"node": "10.0.0.1", "resources": {"CPU": 4.0}}}
     assert driver.asked[-1] == ("reserve", {"places": places, "limit": 5.0})
@@ -168,7 +168,7 @@ class OutOfMemoryError(Exception):
 
 @pytest.mark.parametrize(("error", "sentence"), [
     (ActorUnavailableError("x"), "cannot be reached through Ray: the connection to its actor broke"),
-    (ActorDiedError("x"), "ended its agent: Ray's actor there died"),
+    (ActorDiedError("x"), "lost its agent: Ray's actor there died"),
     (GetTimeoutError("x"), "did not start Ray's actor within 90 s: .*; raise start_timeout of the cluster"),
     (RuntimeEnvSetupError("Failed to set up.\nERROR: No matching distribution for velodrom\nexit 1"),
      "cannot prepare the runtime_env: ERROR: No matching distribution for velodrom$"),

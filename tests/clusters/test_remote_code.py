@@ -135,7 +135,7 @@ def test_a_wheelhouse_that_lacks_a_wheel_is_refused_with_the_command_that_fetche
     missing = r"has no wheel for psutil==7.0.0 and Python 3\.\d+: fetch them with `pip download"
     with pytest.raises(BadRequest, match=missing):
         wheels_in(house, {"numpy": "2.0.0", "psutil": "7.0.0"})
-    with pytest.raises(BadRequest, match="is no folder"):
+    with pytest.raises(BadRequest, match="is not a folder"):
         wheels_in(tmp_path / "nowhere", {})
 
 

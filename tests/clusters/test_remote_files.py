@@ -181,16 +181,16 @@ def test_a_link_in_the_folder_of_the_run_does_not_lead_a_host_out_of_it(tmp_path
     folder.mkdir()
     outside.mkdir()
     (folder / "model").symlink_to(outside)
-    assert write_through(folder, "model/model.json") == ["a link in the run's folder is in its place"]
+    assert write_through(folder, "model/model.json") == ["the run's folder has a link of that name"]
     assert list(outside.iterdir()) == []
 
 
 def test_a_file_in_place_of_a_folder_is_no_crash(tmp_path: Path) -> None:
     assert write_through(tmp_path, "model/a") == []
-    assert write_through(tmp_path, "model/a/b") == ["something else is in its place"]
+    assert write_through(tmp_path, "model/a/b") == ["the run's folder has something else of that name"]
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "x").mkdir()
-    assert write_through(tmp_path, "logs/x") == ["something else is in its place"]
+    assert write_through(tmp_path, "logs/x") == ["the run's folder has something else of that name"]
 
 
 @pytest.mark.parametrize("name", ["model/model.json", "model/a/b.bin", "logs/worker-0.log", "horovod-timeline.json",

@@ -68,7 +68,7 @@ def test_a_refused_attach_leaves_the_job_of_a_running_run_alone(fake: FakeSlurm,
 def test_a_record_names_no_other_folder_as_the_mail_of_its_job(tmp_path, mail):
     """It is removed with the job: a folder that somebody sent must not choose what that is."""
     (tmp_path / "slurm.json").write_text(json.dumps({"job": 7, "mail": mail, "session": Path(mail).name}))
-    with pytest.raises(BadRequest, match=r"is no folder of a job's mail"):
+    with pytest.raises(BadRequest, match=r"is not the mail folder of a job"):
         read_record(tmp_path)
 
 
@@ -195,7 +195,7 @@ def test_the_next_command_mentions_attach(
     run.close()
     mention_interrupted(store)
     said = capsys.readouterr().err.replace("\n", "")
-    assert f"runs on as Slurm job 7, and `velodrome attach a --runs {store.path}` takes it over" in said
+    assert f"is still running as Slurm job 7, and `velodrome attach a --runs {store.path}` takes it over" in said
     fake.job("TIMEOUT")
     mention_interrupted(store)
     assert "`velodrome resume a" in capsys.readouterr().err

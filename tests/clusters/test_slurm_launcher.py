@@ -98,7 +98,7 @@ def test_sbatch_is_asked_for_what_the_cluster_says() -> None:
         "--time=30", "--cpus-per-task=8", "--gpus-per-node=2", "--mem=16G", "--output=/l", "--open-mode=append",
         "--no-requeue", "--constraint=ib",
     ]
-    with pytest.raises(ValueError, match="'rm -rf' is no option"):
+    with pytest.raises(ValueError, match="'rm -rf' is not an option"):
         options(sbatch=["rm -rf"])
 
 

@@ -77,7 +77,7 @@ def test_a_machine_without_a_client_is_told_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path))
     found = examined(tmp_path, monkeypatch, "a, b", "")
     assert [(one["host"], one["sentence"]) for one in found] == [
-        (None, "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"),
+        (None, "--on ssh needs the OpenSSH client, but this machine has none; install openssh-client"),
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_job_trains_in_an_environment_with_numpy_1_23_and_nothing_of_the_contr
     loaded = tmp_path / "loaded.txt"
     # Records, when the process is done, which modules it has loaded.
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom velodrome.training import main\nleave = os._exit\n"
+        "import os, sys\nfrom pathlib import Path\nfrom velodrome.training import __main__ as main\nleave = os._exit\n"
         f"def record(code):\n    Path({str(loaded)!r}).write_text(' '.join(sys.modules))\n    leave(code)\n"
         "os._exit = record\nmain.main(sys.argv[1:])"
     )

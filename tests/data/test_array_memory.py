@@ -120,7 +120,7 @@ def test_labels_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
 
 def test_images_of_which_not_one_can_be_converted_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(pixels, "process_memory", lambda: 1 << 20)
-    with pytest.raises(BadRequest, match=r"to convert images of 4×5×3 takes .* and 1.0 MiB are free: make them"):
+    with pytest.raises(BadRequest, match=r"to convert images of 4×5×3 takes .* but only 1.0 MiB are free: make them"):
         load(tmp_path, given("float64"))
 
 

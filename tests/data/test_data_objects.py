@@ -125,11 +125,11 @@ def test_a_length_that_changes_while_items_are_read_is_the_reason_for_one_that_i
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        ((np.zeros(2),), "item 0 is tuple of 1, and examples are pairs"),
-        (("some text", 1), "'x' is str, and examples are numbers; turn text into numbers first"),
+        ((np.zeros(2),), "item 0 is tuple of 1, but examples are pairs"),
+        (("some text", 1), "'x' is str, but examples are numbers; turn text into numbers first"),
         ({"a": 1.0}, "a dictionary of a, without a target"),
-        ({"a": 1.0, "label": object()}, "'y' is object, and examples are numbers"),
-        (3, "item 0 is int, and examples are pairs"),
+        ({"a": 1.0, "label": object()}, "'y' is object, but examples are numbers"),
+        (3, "item 0 is int, but examples are pairs"),
     ],
 )
 def test_items_that_are_no_examples_are_refused(load, item, why):
@@ -333,9 +333,9 @@ def test_validation_test_and_evaluation_are_untouched(transformed):
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda example, rng: example["x"], "returned ndarray, and must return the example, a dictionary of x, y"),
+        (lambda example, rng: example["x"], "returned ndarray, but must return the example, a dictionary of x, y"),
         (lambda example, rng: {**example, "x": example["x"][:1]}, r"'x' of shape \(1,\) for example \d+, and it must"),
-        (lambda example, rng: {**example, "y": 0.5}, "returned 'y' as float64, and it must stay int64"),
+        (lambda example, rng: {**example, "y": 0.5}, "returned 'y' as float64, but it must stay int64"),
         (lambda example, rng: 1 / 0, r"failed on example \d+ in epoch 1: ZeroDivisionError"),
     ],
 )

@@ -148,7 +148,8 @@ def test_examples_with_nan_are_bad_data(tmp_path, named):
         ({"x_train": {"a": np.zeros((4, 2))}, "y_train": np.zeros(3)}, "x_train.a holds 4 examples and y_train 3"),
         ({"x_train": {"y": np.zeros((4, 2))}, "y_train": np.zeros(4)}, "'y' names both an input and a target"),
         ({"x_train": np.zeros((4, 0)), "y_train": np.zeros(4)}, "which holds no numbers"),
-        ({"x_train": np.zeros((9, 2)), "y_train": {"a": np.array(["b"] * 9), "b": np.zeros(9)}}, "only a single"),
+        ({"x_train": np.zeros((9, 2)), "y_train": {"a": np.array(["b"] * 9), "b": np.zeros(9)}},
+         "in a single target only"),
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(tmp_path, named, given, why):

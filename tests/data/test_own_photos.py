@@ -177,7 +177,7 @@ def test_what_was_decoded_is_used_again_and_made_anew_when_a_file_changes(tmp_pa
     picture((9, 9, 9), 77).save(folder / "ant" / "00.png")
     os.utime(folder / "ant" / "00.png", (1, 1))
     assert ("ant", 77) in everything(load_photos(folder))
-    kept = list(cache._home(catalogue.data_set(f"path:{folder}").source).glob("*/images.npy"))
+    kept = list(cache._home(catalogue.data_set(f"path:{folder}").source).glob("*/input0.npy"))
     assert len(kept) == 1
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_copy_is_found_and_made_anew(tmp_path, velodrome):
     name = f"path:{write_folders(tmp_path / 'photos')}"
     catalogue.prepare(name)
     assert {file.state for file in catalogue.verify(name)} == {"ok"}
-    images = next(Path(file.file) for file in catalogue.verify(name) if file.file.endswith("images.npy"))
+    images = next(Path(file.file) for file in catalogue.verify(name) if file.file.endswith("input0.npy"))
     data = bytearray(images.read_bytes())
     data[-1] ^= 1
     images.write_bytes(data)
@@ -199,7 +199,7 @@ def test_a_damaged_copy_is_found_and_made_anew(tmp_path, velodrome):
 def test_a_half_written_copy_is_never_read(tmp_path):
     name = f"path:{write_folders(tmp_path / 'photos')}"
     catalogue.prepare(name)
-    images = next(Path(file.file) for file in catalogue.verify(name) if file.file.endswith("images.npy"))
+    images = next(Path(file.file) for file in catalogue.verify(name) if file.file.endswith("input0.npy"))
     images.write_bytes(images.read_bytes()[:-10])
     (images.parent.parent / ".left-by-a-killed-process").mkdir()
     assert len(everything(catalogue.load(name, seed=1, validation=0.1))) == 30

@@ -259,7 +259,7 @@ def test_what_was_prepared_from_a_mirror_is_usable_without_it(tmp_path):
     catalogue.prepare("fashion-products")
     assert len(catalogue.load("fashion-products", seed=1, validation=0.1).train) == 17
     assert {checked.state for checked in catalogue.verify("fashion-products")} == {"ok"}
-    with pytest.raises(DataError, match="must be fetched by hand"):  # by another column, nothing was prepared
+    with pytest.raises(DataError, match="must be downloaded manually"):  # by another column, nothing was prepared
         catalogue.prepare("fashion-products:gender")
     with using_mirror(str(mirror)):  # where the source can be reached, its changes count
         (mirror / "fashion-products" / "images" / "1001.jpg").unlink()
@@ -269,5 +269,5 @@ def test_what_was_prepared_from_a_mirror_is_usable_without_it(tmp_path):
 def test_without_its_files_fashion_products_say_where_to_put_them(own_cache):
     assert catalogue.describe("fashion-products").train is None
     assert not catalogue.is_here("fashion-products")
-    with pytest.raises(DataError, match=r"Kaggle wants an account.*images/ into .*cache/fashion-products"):
+    with pytest.raises(DataError, match=r"Kaggle requires an account.*images/ into .*cache/fashion-products"):
         catalogue.prepare("fashion-products")

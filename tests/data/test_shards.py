@@ -172,7 +172,7 @@ def test_a_damaged_file_is_named(tmp_path, encoding):
     whole = victim.read_bytes()
 
     victim.write_bytes(whole[:-5])
-    with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' has [\d,]+ bytes, and its index says"):
+    with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' has [\d,]+ bytes, but its index says"):
         load_shards(str(tmp_path / "s"))
     victim.write_bytes(whole[:50] + bytes([whole[50] ^ 4]) + whole[51:])
     with pytest.raises(DataError, match=r"00002-of-00005.tfrecord' is damaged .* at byte 0 is wrong"):
@@ -381,7 +381,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_told(tmp_path):
     gather = Gather(np.load(tmp_path / "images.npy", mmap_mode="r"), window=1)
     with (tmp_path / "images.npy").open("r+b") as stream:
         stream.truncate(1000)
-    with pytest.raises(DataError, match=r"images.npy' was cut short while it was read"):
+    with pytest.raises(DataError, match=r"images.npy' was truncated while it was read"):
         gather(np.array([99]))
 
 

@@ -169,9 +169,9 @@ def recount(fields: dict) -> None:
 
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 @pytest.mark.parametrize(("change", "words"), [
-    (recount, r"it holds 10 examples, and its index says 11"),
+    (recount, r"it holds 10 examples, but its index says 11"),
     (lambda fields: fields.update(shape=[4, 4, 1]), r"its image (has 12 bytes instead of 16|is 4×3 L instead of 4×4)"),
-    (lambda fields: fields.update(classes=2, class_names=["a", "b"]), "the label 2, and its index has 2 classes"),
+    (lambda fields: fields.update(classes=2, class_names=["a", "b"]), "the label 2, but its index has 2 classes"),
     (lambda fields: fields.update(shape=[3, 4, 1]), "of shape 4×3×1 instead of 3×4×1|is 4×3 L instead of 3×4"),
 ])
 def test_verify_notices_an_index_that_is_not_that_of_its_files(velodrome, place, encoding, change, words):
@@ -222,7 +222,7 @@ def test_a_count_that_differs_is_reported_in_whole_sentences(place):
     fields = json.loads((place / INDEX).read_text())
     recount(fields)
     (place / INDEX).write_text(json.dumps(fields))
-    with pytest.raises(DataError, match=r"tfrecord' holds 10 examples, and its index says 11: write the set again"):
+    with pytest.raises(DataError, match=r"tfrecord' holds 10 examples, but its index says 11: write the set again"):
         ShardSet.open(str(place)).local_part("train")
     for file in fields["parts"]["train"]:
         file["examples"] -= 2

@@ -326,13 +326,13 @@ def test_parquet_that_cannot_be_used_is_refused_in_a_sentence(tmp_path, monkeypa
         ("a,b\n1,2\n".encode("utf-16"), "not UTF-8"),
         (b"a,b\n1,\xff\n", "not UTF-8"),
         (b"a,b\n1," + b"9" * (2 << 20) + b"\n", "no rows that can be used|not closed"),
-        (b",".join(b"c%d" % place for place in range(10_000)) + b"\n", "has 10,000 columns, and at most 4,096"),
+        (b",".join(b"c%d" % place for place in range(10_000)) + b"\n", "has 10,000 columns, but at most 4,096"),
         (b"b,b\n1,2\n", "two columns 'b'"),
         (b"", "no column 'b'"),
         (b"a,b\n", "no values|no rows"),
         (b"a,b\n,1.5\n,2.5\n", "column 'a' has no values: leave it out with &ignore=a"),
         (b"a,b\n1,1.5\n", "there are 1 examples to train on"),
-        (b"a,b\n1,x\n2,x\n3,x\n", "1 classes that can be used, and training needs two"),
+        (b"a,b\n1,x\n2,x\n3,x\n", "1 classes that can be used, but training needs two"),
     ],
 )
 def test_hostile_files_get_one_sentence(tmp_path, content, why):

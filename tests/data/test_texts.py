@@ -41,7 +41,7 @@ def test_a_vocabulary_begins_with_the_most_frequent_words():
 def test_numbers_are_places_and_lines_end():
     vocabulary = ["<unk>", "a", "<eos>"]
     assert numbered([["a", "b"], [], ["a"]], vocabulary).tolist() == [1, 0, 2, 2, 1, 2]
-    with pytest.raises(ValueError, match="neither in the vocabulary"):
+    with pytest.raises(ValueError, match="no token for unknown words"):
         numbered([["b"]], ["a", "<eos>"])
 
 

@@ -23,7 +23,7 @@ def test_the_site_has_every_page_and_a_search(tmp_path: Path) -> None:
     pages = len(list((ROOT / "docs").rglob("*.md"))) + 3
     assert build(tmp_path / "site") >= pages
     first = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert "Which strategy is best for me?" in first
+    assert "Get a first answer" in first
     assert 'href="how-to/own-model.html"' in first
     assert "checkpoint" in (tmp_path / "site" / "searchindex.js").read_text(encoding="utf-8")
 
@@ -52,7 +52,7 @@ def test_links_to_other_sites_are_no_loads(tmp_path: Path) -> None:
 def test_a_page_that_is_in_no_chapter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import build_site
 
-    chapters = {**build_site.NAVIGATION, "First steps": []}
+    chapters = {**build_site.NAVIGATION, "Get a first answer": []}
     monkeypatch.setattr(build_site, "NAVIGATION", chapters)
     with pytest.raises(build_site.SiteError, match=r"tutorial\.md"):
         build_site.copy_pages(tmp_path)

@@ -86,7 +86,8 @@ def test_layers_memory_and_traffic_are_those_of_the_model(velodrome, here: Path)
     assert strategies["allreduce"]["traffic"]["several_hosts"] == 2 * 3 * size // 4
     assert strategies["zero1"]["traffic"]["one_host"] == strategies["fsdp"]["traffic"]["one_host"] == 3 * 3 * size // 4
     assert strategies["local-sgd"]["traffic"]["one_host"] == round(2 * 3 * size / 4 / 8)
-    for name, reason in (("pipeline", "is no nn.Sequential"), ("tensor", "no dense layers that 4 workers can divide")):
+    for name, reason in (("pipeline", "is not an nn.Sequential"),
+                         ("tensor", "no dense layers that 4 workers can divide")):
         assert strategies[name]["traffic"] is None
         assert reason in strategies[name]["refused"]
     assert found["test"]["total"] == 359
@@ -307,7 +308,7 @@ def test_a_script_is_tried_for_a_few_steps_in_a_copy_of_its_folder(velodrome, sc
     assert "reported: train loss 1" in done.out
     assert "--read 'test acc: (?P<test_accuracy_percent>[0-9.]+)'" in done.out
     assert "the whole job takes about " in done.out
-    assert "which is removed with what it wrote there (beside.txt, model.txt, out/log.txt)" in done.out
+    assert "the copy and what it wrote there are removed (beside.txt, model.txt, out/log.txt)" in done.out
     assert (script / "model.txt").read_text() == "precious"
     assert sorted(path.relative_to(script) for path in script.rglob("*")) == before, "nothing is stored"
 
@@ -320,7 +321,7 @@ def test_how_long_a_script_takes_follows_from_its_arguments_where_it_does_not_re
     found = velodrome(*job, "forever --steps 100000", "--json").json()
     assert 2000 < found["expected_seconds"] < 4000
     done = velodrome(*job, "forever")
-    assert "how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much" in done.out
+    assert "how long the whole job takes is unknown: report its length with velodrome.log(total_epochs=…)" in done.out
 
 
 def test_a_script_that_ends_by_itself_is_summed_up_as_json(velodrome, script: Path) -> None:

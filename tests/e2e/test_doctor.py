@@ -167,7 +167,7 @@ def test_a_full_disk(hosts: sshd.Hosts, tmp_path: Path) -> None:
 def test_more_processes_than_a_host_has_memory_for(hosts: sshd.Hosts) -> None:
     found = doctor(hosts, "--engine", "torch", "--strategy", "ddp", "--workers", 1000, "--batch-size", 1000)
     assert {finding["check"] for finding in found["findings"]} == {"memory"}
-    assert "of memory, and" in found["findings"][0]["sentence"]
+    assert "of memory, but" in found["findings"][0]["sentence"]
     assert found["findings"][0]["sentence"].endswith("are free; place fewer processes there")
 
 

@@ -101,5 +101,5 @@ def test_a_model_that_does_not_fit_the_data_is_a_bad_request(
 def test_a_model_of_the_zoo_that_cannot_take_the_images_starts_nothing(velodrome, scene: Scene) -> None:
     done = velodrome(*scene.words("torch", "ddp", "--model", "lenet5"))
     assert done.code == 2
-    assert "model 'lenet5' needs images of at least 16×16, and these are 8×8" in done.err
+    assert "model 'lenet5' needs images of at least 16×16, but these are 8×8" in done.err
     assert not scene.path.exists()

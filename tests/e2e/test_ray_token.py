@@ -54,7 +54,7 @@ def test_the_token_of_a_file_at_home_trains(hosts: ray_hosts.RayHosts, home: Pat
 
 
 @pytest.mark.parametrize(("variables", "sentence"), [
-    ({"RAY_AUTH_MODE": "disabled"}, "the Ray cluster at '{address}' wants a token: set RAY_AUTH_MODE=token, and put "
+    ({"RAY_AUTH_MODE": "disabled"}, "the Ray cluster at '{address}' requires a token: set RAY_AUTH_MODE=token, and put "
      f"the cluster's token into {WHERE}"),
     ({"RAY_AUTH_MODE": "token"}, "RAY_AUTH_MODE is 'token', and there is no token for the Ray cluster at '{address}': "
      f"put the cluster's into {WHERE}"),

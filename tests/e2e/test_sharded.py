@@ -88,7 +88,7 @@ def test_a_text_and_a_model_of_images_are_refused_before_anything_starts(velodro
     (tmp_path / "books" / "one.txt").write_text("to be or not to be that is the question\n" * 60)
     text = f"text:{tmp_path / 'books'}"
     for words, reason in (
-        (("--dataset", text), "is text, and model 'dense-128' takes images"),
+        (("--dataset", text), "is text, but model 'dense-128' takes images"),
         (("--dataset", "digits", "--model", "lstm-small"), "reads text, and 'digits' is images"),
         (("--dataset", text, "--model", "lstm-small", "--batch-size", 500), "choose a smaller batch"),
         (("--dataset", text, "--model", "lstm-small", "--sharding", "off"), "a text is divided by its rows"),

@@ -45,7 +45,7 @@ def train(scene: Scene, options: str, engine: str = "torch") -> subprocess.Compl
 def test_a_host_without_enough_shared_memory_for_mpi_is_refused_in_one_sentence(scene, options: str, why: str) -> None:
     done = train(scene, options)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"velodrome: /dev/shm {why}, and MPI needs 2.0 MiB of shared memory")
+    assert done.stderr.startswith(f"velodrome: /dev/shm {why}, but MPI needs 2.0 MiB of shared memory")
     assert len(done.stderr.splitlines()) == 1
     assert not scene.path.exists()
 

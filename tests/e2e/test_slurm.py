@@ -91,7 +91,7 @@ def test_a_killed_command_is_replaced_by_attach_and_nothing_is_lost(
     assert [row["epoch"] for row in result["history"]] == list(range(1, 21))
     reported = [json.dumps({**event, "received": 0}) for event in scene.events()]
     assert len(reported) == len(set(reported))
-    record("slurm", "kill controller", "the job goes on, and `velodrome attach` takes it over", 0.0, 30.0)
+    record("slurm", "kill controller", "the job keeps running, and `velodrome attach` takes it over", 0.0, 30.0)
     again = velodrome("attach", scene.name, "--runs", scene.runs)
     assert again.code == 2
     assert "is not running any more" in again.err

@@ -265,7 +265,7 @@ def test_a_full_disk_of_a_host_refuses_a_job_and_fails_one_that_fills_it(hosts: 
     finally:
         hosts.node(name).run("rm", "-f", f"{hosts.disk}/full")
     assert code == 2
-    assert re.search(rf"host '{name}': .* has .* left, and a run needs", errors)
+    assert re.search(rf"host '{name}': .* has .* left, but a run needs", errors)
 
 
 @slow

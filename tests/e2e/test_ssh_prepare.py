@@ -44,7 +44,7 @@ def test_hosts_without_a_package_index_get_an_environment_that_is_verified_later
     assert len({host["digest"] for host in made["hosts"]}) == 1
     assert made["pins"]["numpy"]
     python = made["hosts"][0]["python"]
-    script = "import numpy, velodrome.training.main; print(numpy.__version__)"
+    script = "import numpy, velodrome.training.__main__; print(numpy.__version__)"
     for node in hosts.nodes:
         node.run(python, "-c", script)
     # The same command again changes nothing.

@@ -144,7 +144,7 @@ def test_a_job_of_a_run_chooses_no_code_of_a_library(velodrome, here, send, comm
     done = velodrome(*COMMANDS.get(command, ("resume", "sent")))
     assert not (here / "ran").exists()
     assert done.code == 2, done.text
-    assert f"run 'sent' names code that nobody has named or confirmed on this machine: {field} {named!r}" in done.err
+    assert f"run 'sent' names code that you have not named or confirmed on this machine: {field} {named!r}" in done.err
     assert f"add --trust-code {named}" in done.err
 
 
@@ -284,7 +284,7 @@ def test_a_race_that_was_sent_goes_on_only_with_code_that_is_known(velodrome, he
     (folder / "race.yaml").write_text(_file("race", model="evil:build", engine="torch"))
     done = velodrome("race", folder / "race.yaml", "--name", "sent")
     assert (done.code, (here / "ran").exists()) == (2, False)
-    assert "race 'sent' names code that nobody has named or confirmed on this machine: model 'evil:build'" in done.err
+    assert "race 'sent' names code that you have not named or confirmed on this machine: model 'evil:build'" in done.err
 
 
 @pytest.mark.quick("train")

@@ -22,9 +22,9 @@ from velodrome.catalog.world import World
 from velodrome.data.examples import ExamplePart, ExampleSet, Text, image_part, image_set
 from velodrome.errors import VelodromeError
 from velodrome.job.job import Job
+from velodrome.training.__main__ import report
 from velodrome.training.context import Context, Emitter
 from velodrome.training.host import avoid_missing_tiles
-from velodrome.training.main import report
 from velodrome.variables import WORLD
 
 #: In place of a file of data: the job's own data set is loaded, as in a real run.

@@ -35,10 +35,10 @@ def test_a_fault_is_read(
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "'' is no fault: write one such as 'partition node3 20s..30s'"),
-        ("explode node1 at 3s", "'explode node1 at 3s' is no fault"),
-        ("kill worker1", "is no fault"),
-        ("kill ../x at 3s", "is no fault"),
+        ("", "'' is not a fault: write one such as 'partition node3 20s..30s'"),
+        ("explode node1 at 3s", "'explode node1 at 3s' is not a fault"),
+        ("kill worker1", "is not a fault"),
+        ("kill ../x at 3s", "is not a fault"),
         ("kill worker1 at soon", "write when as 'at 15s', 'from 15s' or '15s..30s'"),
         ("kill worker1 3s..4s", "a kill happens at one moment"),
         ("kill worker1 from 4s", "a kill happens at one moment"),

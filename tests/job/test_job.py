@@ -70,7 +70,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ({"strategy": "tensor", "workers": 4, "mesh": "data=2,fsdp=2"}, ["--mesh", "write data=2,tensor=2"]),
         ({"strategy": "fsdp", "workers": 2, "mesh": "data=2,fsdp=2"}, ["--mesh", "use --workers 4"]),
         ({"strategy": "ddp", "mesh": "data=2,tensor=2"}, ["--mesh", "(torch/fsdp and torch/tensor do)"]),
-        ({"strategy": "zero1", "optimizer": "mine:make"}, ["'mine:make'", "makes the optimizer by itself"]),
+        ({"strategy": "zero1", "optimizer": "mine:make"}, ["'mine:make'", "creates the optimizer itself"]),
     ],
 )
 def test_what_does_not_fit_together_is_refused(fields: dict[str, object], words: list[str]) -> None:

@@ -75,11 +75,14 @@ def test_placeholders_compute_with_the_fields_of_the_job_and_leave_others_alone(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is no whole number", id="not-exact"),
-        pytest.param("-b {64/(workers-3)}", "is 64/0, which is no whole number", id="zero"),
-        pytest.param("-b {64/wrkers}", "names 'wrkers', which is no field: did you mean 'workers'?", id="misspelled"),
-        pytest.param("-b {batch/workers}", "names 'batch', which is no field: did you mean 'batch_size'?", id="other"),
-        pytest.param("-b {workers*quux}", "names 'quux', which is no field: choose one of workers, seed", id="unknown"),
+        pytest.param("-b {64/workers}", "'{64/workers}' is 64/3, which is not a whole number", id="not-exact"),
+        pytest.param("-b {64/(workers-3)}", "is 64/0, which is not a whole number", id="zero"),
+        pytest.param("-b {64/wrkers}", "names 'wrkers', which is not a field: did you mean "
+                                       "'workers'?", id="misspelled"),
+        pytest.param("-b {batch/workers}", "names 'batch', which is not a field: did you mean "
+                                           "'batch_size'?", id="other"),
+        pytest.param("-b {workers*quux}", "names 'quux', which is not a field: choose one of workers, "
+                                          "seed", id="unknown"),
         pytest.param("-b {64//workers}", "can have whole numbers, names of fields, + - * / and", id="floor"),
         pytest.param("-b {workers**9}", "can have whole numbers, names of fields, + - * / and", id="power"),
         pytest.param("-b {workers(1)}", "can have whole numbers, names of fields, + - * / and", id="call"),
@@ -113,7 +116,7 @@ def test_every_process_of_a_script_has_its_role_and_everybodys_addresses_in_its_
                      id="no-servers"),
         pytest.param("--ps {ps_host}", 1, "no placeholder '{ps_host}': did you mean 'ps_hosts'", id="misspelled"),
         pytest.param("--task {task_index}", 1, "no placeholder '{task_index}': write {index}", id="name-of-scripts"),
-        pytest.param("--task {index+1}", 1, "names 'index', which is no field", id="computed"),
+        pytest.param("--task {index+1}", 1, "names 'index', which is not a field", id="computed"),
     ],
 )
 def test_a_placeholder_of_a_process_that_does_not_exist_is_refused(arguments: str, servers: int, sentence: str) -> None:
@@ -155,7 +158,7 @@ def test_where_workers_vary_an_argument_that_keeps_the_global_batch_is_offered(
     jobs = [Job(script="a.py", script_args=arguments, workers=count) for count in (1, 2)]
     note = batch_note(jobs, source)
     assert offered in note
-    assert "another training" in note
+    assert "not the same training" in note
     assert batch_note(jobs[:1], source) == ""
     kept = [job.model_copy(update={"script_args": "-n {64/workers}"}) for job in jobs]
     assert batch_note(kept, source) == ""
@@ -206,7 +209,7 @@ def test_a_race_varies_arguments_workers_and_engine_and_has_no_baseline_of_anoth
 
 def test_quotes_hold_a_value_with_commas_together() -> None:
     assert parse_vary(['script_args="--sizes 1,2","--sizes 3"'])["script_args"] == ["--sizes 1,2", "--sizes 3"]
-    with pytest.raises(BadRequest, match="a double quote has no end"):
+    with pytest.raises(BadRequest, match="a double quote is not closed"):
         parse_vary(['script_args="--sizes 1,2'])
 
 

@@ -181,7 +181,7 @@ def test_the_table_marks_runs_beside_other_programs() -> None:
     text = shown(compare(results))
     assert "torch/ddp *" in text
     assert "torch/single *" not in text
-    assert "* other programs were running beside it" in text
+    assert "* other programs were running at the same time" in text
     assert "*" not in shown(compare(results[:1]))
 
 

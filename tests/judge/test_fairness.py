@@ -40,7 +40,7 @@ def test_the_update_size_of_a_result_that_lacks_it_is_what_a_job_of_today_has(
 def test_updates_of_different_size_are_named_and_equal_ones_are_not() -> None:
     one, two = row(strategy="single"), row(workers=2, batch_scope="per-worker", batch_of_step=128)
     assert updates_note(one, [two]) == (
-        f"{one.name} updates the weights after 64 examples, {two.name} after 128: this is another training"
+        f"{one.name} updates the weights after 64 examples, {two.name} after 128: this is not the same training"
     )
     assert updates_note(one, [row(workers=2)]) == ""
 

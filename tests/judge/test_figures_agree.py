@@ -47,8 +47,8 @@ def test_the_repetitions_are_those_that_are_compared(runs: Runs, counted: str) -
 
 @pytest.mark.parametrize("runs", [OUT_EARLY, ONE_MISSING])
 def test_means_that_differ_from_those_of_the_table_are_explained(runs: Runs) -> None:
-    assert ("Figures of this answer are of the 3 repetitions in which both were compared; means in tables have all "
-            "runs.") in answer(runs).caveats
+    assert ("Figures in this answer are from the 3 repetitions in which both were compared; means in tables include "
+            "all runs.") in answer(runs).caveats
 
 
 def test_means_of_all_runs_need_no_explanation() -> None:
@@ -72,5 +72,5 @@ def test_a_table_says_where_a_speedup_is_of_fewer_runs_than_the_means(
     runs: Runs, named: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_comparison(SafeConsole(width=200), compare(runs), "velodrome report made")
-    said = "speedup, scaling: of the repetitions that both ran"
+    said = "speedup, scaling: from the repetitions that both ran"
     assert (said in " ".join(capsys.readouterr().out.split())) is named

@@ -97,10 +97,10 @@ def test_a_script_whose_steps_grow_with_its_workers_is_another_training() -> Non
     rows = compare(runs)
     (doubt,) = implausible(rows)
     assert doubt == (
-        "torch/script with 2 workers trains on 126 examples a step, and with 1 worker it is 64: that is another "
-        "training, whose accuracy and speed do not compare; keep the global batch by an argument such as --batch-size "
+        "torch/script with 2 workers trains on 126 examples a step, and with 1 worker it is 64: that is not the same "
+        "training, so accuracy and speed do not compare; keep the global batch by an argument such as --batch-size "
         "{64/workers}")
-    assert suspects(rows) == {"torch/script with 2 workers": "another training"}
+    assert suspects(rows) == {"torch/script with 2 workers": "not the same training"}
     answer = verdict(runs)
     assert not answer.reliable
     assert "keeps the global batch" in answer.next
@@ -111,7 +111,7 @@ def test_the_table_marks_the_scaling_of_another_training() -> None:
     rows = compare([_of_script(1, 1000.0, 63.5), _of_script(2, 7630.0, 126.0)])
     print_comparison(console, rows, "velodrome report made")
     _, scaled = console.export_text().split("7.63")
-    assert "another training" in scaled
+    assert "not the same training" in scaled
 
 
 def test_a_script_that_keeps_its_batch_is_only_suspect_where_it_scales_too_well() -> None:

@@ -41,8 +41,8 @@ def test_one_worker_of_a_strategy_is_the_same_training_as_single_and_does_not_co
         alone = repeated([rate, rate + 1, rate - 1], workers=1)
         answer = ask([*SINGLE, *alone, *repeated([70, 71, 69], workers=2)])
         assert (answer.decision, answer.best) == ("do-not-distribute", "torch/single with 1 worker")
-        assert answer.caveats == ("torch/ddp with 1 worker is the same training as torch/single with 1 worker, and not "
-                                  "compared with it.",)
+        assert answer.caveats == ("torch/ddp with 1 worker trains exactly as torch/single with 1 worker does, so "
+                                  "they are not compared.",)
     other = ask([*SINGLE, *repeated([120, 121, 119], workers=1, batch_size=128), *repeated([70, 71, 69], workers=2)])
     assert other.best == "torch/ddp with 1 worker, batch 128", "another batch is another training"
     diloco = ask([*SINGLE, *repeated([120, 121, 119], strategy="diloco"), *repeated([70, 71, 69], workers=2)])
@@ -57,7 +57,7 @@ def test_one_worker_with_a_parameter_server_is_distributed() -> None:
     alone = ask(slow)
     assert alone.decision == "use"
     assert alone.best == "tensorflow/parameter-server with 1 worker and 1 server"
-    assert any("whether distributing helps at all is not known" in caveat for caveat in alone.caveats)
+    assert any("it is not known whether distributing helps at all" in caveat for caveat in alone.caveats)
     answer = ask([*slow, *repeated([150, 151, 149], strategy="single", engine="tensorflow")])
     assert answer.verdict == "use tensorflow/single with 1 worker: do not distribute this."
     assert answer.rival == "tensorflow/parameter-server with 1 worker and 1 server"
@@ -130,7 +130,7 @@ def test_fewer_than_three_repetitions_never_prove_anything() -> None:
 def test_without_a_baseline_it_says_that_the_gain_is_unknown() -> None:
     answer = ask([*repeated([200, 202, 198], workers=2), *repeated([100, 101, 99], strategy="allreduce", workers=2)])
     assert answer.decision == "use"
-    assert any("whether distributing helps at all is not known" in caveat for caveat in answer.caveats)
+    assert any("it is not known whether distributing helps at all" in caveat for caveat in answer.caveats)
     assert "single run and a one-worker run" in answer.next
 
 
@@ -196,7 +196,7 @@ def test_a_verdict_that_other_programs_may_have_changed_is_marked() -> None:
     answer = ask([*loaded, *repeated([190, 192, 188], workers=2)])
     assert answer.decision == "open", "the slowed one may be up to ten times as fast"
     assert answer.verdict.startswith("use torch/ddp with 2 workers for now: it was 90 % faster")
-    assert answer.next == ("close other programs, then race anew: `velodrome race RACE/race.yaml --name RACE-idle "
+    assert answer.next == ("close other programs, then race again: `velodrome race RACE/race.yaml --name RACE-idle "
                            "--until-sure --max-repeat 3`."), "more than three would have to be added"
     assert (answer.reliable, answer.as_json()["reliable"]) == (False, False)
     assert answer.as_json()["doubts"] == list(answer.unreliable)
@@ -234,7 +234,7 @@ def test_a_lead_many_times_larger_than_the_disturbance_is_decided_all_the_same()
     assert idle.lead.low is not None
     assert answer.lead.low == pytest.approx(0.7 * idle.lead.low), "the single may have lost 0.3 of its core"
     assert answer.caveats == (
-        "Other programs used 0.3 of 2 cores during 6 of 6 runs: the ranges allow for what that may have changed.",
+        "Other programs used 0.3 of 2 cores during 6 of 6 runs: the ranges are widened to allow for that.",
     )
 
 

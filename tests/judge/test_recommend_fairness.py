@@ -58,15 +58,15 @@ def test_a_configuration_that_always_crashed_is_named_and_counted() -> None:
 def test_updates_of_different_size_are_labelled() -> None:
     larger = repeated([190, 192, 188], workers=2, batch_scope="per-worker", batch_of_step=128)
     assert judged([*SINGLE, *larger]).caveats == (
-        "torch/ddp with 2 workers updates the weights after 128 examples, torch/single with 1 worker after 64: this is "
-        "another training.",
+        "torch/ddp with 2 workers updates the weights after 128 examples, torch/single with 1 worker after 64: this "
+        "is not the same training.",
     )
     level = repeated([100.5, 101.4, 99.6], workers=2, batch_scope="per-worker", batch_of_step=128)
     opened = repeated([100, 130, 70], workers=2, batch_scope="per-worker", batch_of_step=128)
     for other in (level, opened):
         assert judged([*SINGLE, *other]).caveats == (
             "torch/single with 1 worker updates the weights after 64 examples, torch/ddp with 2 workers after 128: "
-            "this is another training.",
+            "this is not the same training.",
         )
     assert judged([*SINGLE, *TWO]).caveats == ()
     batches = [*SINGLE, *repeated([150, 151, 149], strategy="single", batch_size=128)]

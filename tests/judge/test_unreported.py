@@ -38,7 +38,7 @@ def test_without_examples_the_time_of_whole_runs_decides_and_the_answer_states_i
     assert "no run reported examples" in " ".join(question.notes)
     assert unreported_note(rows) == (
         "not reported by the script: examples (throughput is unknown, and so is whether the global batch grows with "
-        "the workers, which is another training)")
+        "the workers, which would not be the same training)")
     assert unreported_note(rows[:1]) == "not reported by the script: examples (throughput is unknown)"
 
 
@@ -48,7 +48,7 @@ def test_where_some_report_examples_throughput_decides_and_the_others_are_named(
     assert [candidate.value for candidate in question.candidates] == pytest.approx([900.0])
     assert unreported_note(rows) == \
         ("not reported by the script: examples by torch/script with 2 workers (throughput is unknown, and so is "
-         "whether the global batch grows with the workers, which is another training)")
+         "whether the global batch grows with the workers, which would not be the same training)")
 
 
 @pytest.mark.parametrize("stored", [

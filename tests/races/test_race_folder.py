@@ -261,7 +261,7 @@ def test_what_is_finished_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> No
     names = [entry.name for entry in check_race(race(ONE), here()).entries]
     monkeypatch.setattr(preflight, "available_memory", lambda: 0)
     assert [entry.name for entry in check_race(race(ONE), here(), finished=names).entries] == names
-    with pytest.raises(BadRequest, match="MiB of memory, and 0 bytes are free"):
+    with pytest.raises(BadRequest, match="MiB of memory, but only 0 bytes are free"):
         check_race(race(ONE), here()).refuse_unavailable()
 
 

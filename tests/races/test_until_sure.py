@@ -140,7 +140,7 @@ def test_configurations_that_are_out_run_no_more_and_it_ends_when_it_is_sure(run
     assert first.lead.low is not None
     least = math.floor(100 * first.lead.low) / 100  # rounded up it would not be true
     assert f"{first.lead.estimate:.2f}× slower than {first.beaten_by} (at least {least:.2f}×)" in str(first)
-    assert str(first).startswith(f"out after {first.after} repetitions: {first.name}, ")
+    assert str(first).startswith(f"dropped after {first.after} repetitions: {first.name}, ")
     # Each ran until its repetition and no longer.
     for drop in heard.drops:
         assert len(drop.runs) == drop.after
@@ -201,7 +201,7 @@ def test_an_interrupted_race_resumes_and_decides_the_same(runs: Path, machine: M
 def test_no_run_starts_that_would_end_after_the_budget(runs: Path, machine: Machine) -> None:
     ending, _ = run(runs, asked(budget="95s", tolerance="0.1%"))
     assert (ending.stopped, len(machine.ran), machine.now) == ("budget", 9, 90.0)
-    assert "larger --budget" in ending.sentence
+    assert "raise --budget to continue" in ending.sentence
     # The time of earlier sessions counts; more of it completes the repetition.
     again, _ = run(runs, asked(budget="95s", tolerance="0.1%"))
     assert (again.stopped, len(machine.ran)) == ("budget", 9)
@@ -252,7 +252,7 @@ def test_a_block_is_judged_without_a_job_that_crashed_twice(runs: Path, machine:
 def test_a_configuration_that_never_finishes_is_dropped(runs: Path, machine: Machine) -> None:
     machine.disturb = lambda name, attempt: None if "ddp-3w" in name else {}
     ending, heard = run(runs, asked())
-    assert str(heard.drops[0]) == "out after 1 repetition: torch/ddp with 3 workers, did not finish in 2 of 2 runs"
+    assert str(heard.drops[0]) == "dropped after 1 repetition: torch/ddp with 3 workers, did not finish in 2 of 2 runs"
     assert runs_of(machine, "ddp-3w") == 2
     assert ending.sure
     report = make_report(load_race(runs, "first"))
@@ -359,7 +359,7 @@ def test_a_stored_race_is_judged_by_what_it_was_asked_for(runs: Path, machine: M
 def test_what_never_ran_within_the_budget_is_named(runs: Path, machine: Machine) -> None:
     ending, _ = run(runs, asked(budget="35s"))
     assert (ending.stopped, len(machine.ran), len(ending.not_run)) == ("budget", 3, 1)
-    assert f"before {ending.not_run[0]} ran; a larger --budget continues" in ending.sentence
+    assert f"before {ending.not_run[0]} ran; raise --budget to continue" in ending.sentence
 
 
 PROMISE = {"single": 1.0, "ddp-2w": 3.0, "ddp-3w": 2.0, "allreduce": 4.0}
@@ -372,7 +372,7 @@ def test_a_budget_leaves_out_the_least_promising_so_that_the_others_run_three_ti
     assert ending.not_run == ("torch/ddp with 3 workers",)
     assert {name: runs_of(machine, name) for name in PROMISE} == {"single": 3, "ddp-2w": 3, "ddp-3w": 0, "allreduce": 3}
     assert ending.sentence == (
-        "Stopped by the budget in repetition 4 before torch/ddp with 3 workers ran; a larger --budget continues.")
+        "Stopped by the budget in repetition 4 before torch/ddp with 3 workers ran; raise --budget to continue.")
     assert not [drop for drop in heard.drops if "3 workers" in drop.name]
 
 
@@ -409,8 +409,8 @@ def test_a_race_is_sure_among_those_for_which_the_budget_has_room(runs: Path, ma
     machine.speed = lambda job: {1: 1000.0, 2: 5000.0 if job.strategy == "ddp" else 1500.0, 3: 900.0}[job.workers]
     ending, _ = run(runs, asked(budget="119s"), promise=PROMISE)
     assert ending.sure
-    assert ending.sentence == (f"Sure after {ending.repetitions} repetitions without torch/ddp with 3 workers, left "
-                               "out by the budget; a larger --budget includes them.")
+    assert ending.sentence == (f"Settled after {ending.repetitions} repetitions without torch/ddp with 3 workers, "
+                               f"which the budget left out; raise --budget to include them.")
     folder = RaceFolder(runs, "first")
     race = asked(budget="119s")
     entries = expand(race.model_copy(update={"repeat": race.most}))
@@ -472,8 +472,8 @@ def test_a_race_that_becomes_too_slow_for_its_budget_says_so_before_the_second_r
 ) -> None:
     _, heard = run(runs, asked(budget="55s"), seconds=2.0)
     assert [note for note in heard.notes if "the budget ends before repetition 3" in note] == [
-        f"the budget ends before repetition 3, before which there is no verdict: --budget {as_option(80.0)} is enough "
-        "for two configurations"]
+        f"the budget ends before repetition 3, the first after which there is a verdict: --budget {as_option(80.0)} is "
+        "enough for two configurations"]
 
 
 def test_disturbed_runs_are_not_repeated_out_of_the_budget_of_the_first_repetitions(
@@ -483,7 +483,7 @@ def test_disturbed_runs_are_not_repeated_out_of_the_budget_of_the_first_repetiti
     machine.disturb = lambda name, attempt: loaded(1.0)
     ending, heard = run(runs, asked(budget="125s", tolerance="0.1%"))
     assert (len(machine.ran), len(set(machine.ran)), ending.repetitions) == (12, 12, 4)
-    assert sum("is not repeated: the budget is needed" in note for note in heard.notes) == 1
+    assert sum("does not run again: the rest of the budget is needed" in note for note in heard.notes) == 1
 
 
 def test_repeats_take_a_fifth_of_a_budget_at_most(runs: Path, machine: Machine) -> None:
@@ -539,6 +539,6 @@ def test_one_that_is_dropped_for_its_accuracy_is_dropped_with_the_numbers() -> N
     [task] = judge(results).tasks
     assert [drop.name for drop in task.dropped] == ["torch/ddp with 2 workers"]
     assert str(task.dropped[0]).startswith(
-        "out after 4 repetitions: torch/ddp with 2 workers, accuracy 5.0 points lower than torch/allreduce with 2 "
+        "dropped after 4 repetitions: torch/ddp with 2 workers, accuracy 5.0 points lower than torch/allreduce with 2 "
         "workers ("
     )

@@ -60,4 +60,4 @@ def test_faults_are_drawn_where_they_happened() -> None:
     assert picture is not None
     texts = [text.get_text() for text in picture.figure.axes[0].texts]
     assert texts == ["partition node2 1s..2s", "kill worker0 at 3s"]
-    assert "broken on purpose" in picture.caption
+    assert "Injected faults (`--fault`) are shaded" in picture.caption

@@ -38,7 +38,7 @@ from velodrome.events import read_events
 from velodrome.events.models import MODELS
 from velodrome.job.names import expand
 from velodrome.job.race import parse_race
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.reporting.load import load_race
 from velodrome.run.store import RunFolder, read_race
 
@@ -219,7 +219,7 @@ def test_baselines_count_as_jobs(store: Store) -> None:
     vary = {"entry": ["torch/ddp", "torch/fsdp"]}
     store.write("race.yaml", json.dumps({"job": {"dataset": "digits"}, "vary": vary, "repeat": 5000}))
     done = store.command("race", store.race / "race.yaml", "--dry-run", "--name", "other", "--runs", store.runs)
-    assert (done.code, "it asks for 15,000 jobs with its baselines, and a race" in done.err) == (2, True), done.text
+    assert (done.code, "it asks for 15,000 jobs with its baselines, but a race" in done.err) == (2, True), done.text
     store.read()
 
 

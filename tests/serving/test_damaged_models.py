@@ -20,7 +20,7 @@ from tiny_models import brightness, counting, line
 from velodrome.api import datasets
 from velodrome.cli.main import app
 from velodrome.errors import BadRequest
-from velodrome.models.served import EXAMPLES, SERVED
+from velodrome.models.description import EXAMPLES, SERVED
 from velodrome.serving.model import LoadedModel
 from velodrome.web.model_api import serve_app
 
@@ -50,7 +50,7 @@ DAMAGES: list[tuple[str, Callable[[Path], Path], Change, str]] = [
     ("a shape of 400 digits", brightness, set_input(shape=[10**400, 8, 1]), r"inputs\[0\]\.shape\[0\]"),
     ("a shape of many gigabytes", brightness, set_input(shape=[1 << 20, 1 << 20, 1]), r"more than 67,108,864 numbers"),
     ("a shape of text", brightness, set_input(shape="eight"), r"inputs\[0\]\.shape"),
-    ("an image of two axes", brightness, set_input(shape=[8, 8]), "'x' is no image"),
+    ("an image of two axes", brightness, set_input(shape=[8, 8]), "'x' is not an image"),
     ("another shape than the graph's", brightness, set_input(shape=[9, 8, 1]), "the graph takes 'x' of shape"),
     ("another name than the graph's", brightness, set_input(name="z"), "the graph takes x, and not z"),
     ("an image that is none", brightness, set_input(image=False), "one input, an image"),

@@ -12,7 +12,7 @@ import pytest
 import velodrome
 from velodrome.clusters import environments
 from velodrome.errors import RunFailed
-from velodrome.models.served import ONNX
+from velodrome.models.description import ONNX
 from velodrome.serving import export as exporting
 from velodrome.serving.model import LoadedModel
 

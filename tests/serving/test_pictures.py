@@ -32,7 +32,7 @@ def test_an_ordinary_picture_is_decoded(make: Callable[[], bytes]) -> None:
 
 def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "LARGEST_BYTES", 100)
-    with pytest.raises(BadInput, match="at most 100 are taken"):
+    with pytest.raises(BadInput, match="at most 100 are accepted"):
         decoded(picture(size=(400, 400)) + b"\0" * 100, (8, 8, 1))
 
 

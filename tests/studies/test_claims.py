@@ -140,7 +140,7 @@ def test_claims_beyond_our_cores_or_engines_cannot_be_checked_and_our_numbers_ar
     linear = of(LINEAR, plan, rows, 2)
     assert linear.verdict == NOT_HERE
     assert linear.sentence.startswith("not checkable here, because 50 workers and 1 server with a core each are "
-                                      "needed, and there are 2 cores")
+                                      "needed, but there are 2 cores")
     linear = of(LINEAR, plan, rows, 3)
     assert "tensorflow/parameter-server (stock) 2+1, batch 512, 8 epochs over one worker: 1.90" in linear.why
     assert "there are 3 cores" in linear.why
@@ -238,7 +238,7 @@ def test_one_engine_beats_another_only_beyond_chance(monkeypatch: pytest.MonkeyP
     assert judged(HIGHER, faster, NOISY)[0] == INCONCLUSIVE
     verdict, why = judged(HIGHER, faster, (1.0,))
     assert verdict == INCONCLUSIVE
-    assert "nothing is decided by fewer than 3 runs" in why
+    assert "it takes at least 3 runs" in why
     flatter = {1: 1.2, 2: 1.2 * 1.6}
     assert judged(BETTER, flatter, QUIET)[0] == "agrees"
     assert judged(BETTER, flatter, NOISY)[0] == INCONCLUSIVE
@@ -270,7 +270,7 @@ def test_a_shorter_training_says_nothing_about_accuracy(monkeypatch: pytest.Monk
     rows = rows_for(plan, [100.0] * len(plan.jobs))
     found = of(ACCURATE, plan, rows, 64)
     assert found.verdict == NOT_HERE
-    assert "our runs are other ones" in found.why
+    assert "our runs differ" in found.why
     assert "epochs 25 → 10" in found.why
 
 
@@ -324,7 +324,7 @@ def test_what_a_scale_leaves_out_is_told_in_one_clause(monkeypatch: pytest.Monke
     monkeypatch.setattr(planning._Fitter, "fit", lambda self, fields: fields)
     plan = plan_study(study_named("jaeger-2018"), "smoke", Choice(),
                       look=lambda name: f"data set {name!r} is not here (not in /usr; not in /opt)")
-    assert of(LINEAR, plan, [], 64).why == "this scale leaves out what it is about"
+    assert of(LINEAR, plan, [], 64).why == "this scale leaves out the configurations that it is about"
     assert of(BETTER, plan, [], 64).why == "data set 'fashion-mnist' is not here; data set 'ptb' is not here"
 
 
@@ -369,5 +369,5 @@ def test_servers_need_a_core_unless_they_were_beside_the_workers(monkeypatch: py
     """Jaeger, sections 5.2.2 and 6.1: a server process on every worker's machine, or one machine for the server."""
     monkeypatch.setattr(planning, "available", lambda fields, look, elsewhere: None)
     plan, rows = _jaeger(monkeypatch, IDEAL, 2)
-    assert "2 workers and 1 server with a core each are needed, and there are 2 cores" in of(BETTER, plan, rows, 2).why
+    assert "2 workers and 1 server with a core each are needed, but there are 2 cores" in of(BETTER, plan, rows, 2).why
     assert of(BETTER, plan, rows, 3).verdict != NOT_HERE

@@ -161,7 +161,7 @@ def test_fifty_workers_become_what_fits_and_that_is_told(monkeypatch: pytest.Mon
     assert ours[5] == 5
     assert 5 <= ours[25] == ours[50] <= 16
     assert any("workers 50 → 16 (2 cores" in line for line in plan.reductions)
-    assert any("GiB of memory would be needed, and 8.0 GiB are free" in line for line in plan.reductions)
+    assert any("GiB of memory would be needed, but only 8.0 GiB are free" in line for line in plan.reductions)
     # 25 and 50 are one run of ours, and the race runs it once.
     assert plan.race is not None
     names = [entry.name for entry in expand(plan.race)]

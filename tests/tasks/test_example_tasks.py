@@ -139,7 +139,7 @@ def test_float64_targets_stay_as_they_are() -> None:
     (Classification(), {"y": [0.5] * 6}, "its target 'y' has fractions, which are not classes: add --task regression"),
     (Classification(), {"y": np.zeros((6, 2), int)}, "add --task multi-label"),
     (Classification(), {"y": [0, 1, -1, 0, 1, 1]}, "its train targets are from -1 to 1"),
-    (Classification(), {"y": [0] * 6}, "it has 1 classes, and training needs two"),
+    (Classification(), {"y": [0] * 6}, "it has 1 classes, but training needs two"),
     (Classification(), {"a": [0, 1] * 3, "b": [0, 1] * 3}, "classification takes one target, and it has 'a', 'b'"),
     (Regression(), {"y": [1.0, np.nan, 2, np.inf, 1, 1]}, "2 of its train targets are not finite numbers"),
     (Binary(), {"y": [0, 1, 2, 0, 1, 1]}, "1 of its train targets are not 0 or 1, such as 2, and binary takes no"),

@@ -123,7 +123,7 @@ def test_a_target_is_checked_where_the_metrics_are_known() -> None:
 @pytest.mark.parametrize(("user", "words"), [
     (object(), "has no method 'loss'"),
     (type("T", (Bare,), {"better": {"x": "up"}})(), "'better' of 'T' is {'x': 'up'}"),
-    (type("T", (Bare,), {"metrics": 3})(), "'metrics' of 'T' is no method"),
+    (type("T", (Bare,), {"metrics": 3})(), "'metrics' of 'T' is not a method"),
 ])
 def test_a_class_that_cannot_be_a_task_is_refused(user: object, words: str) -> None:
     with pytest.raises(BadRequest) as refused:

@@ -58,7 +58,7 @@ def test_the_metrics_of_all_tasks_are_known_by_name() -> None:
     ({"model": "lstm-small", "dataset": "ptb", "target": "accuracy>=0.9"},
      "language-model has no metric 'accuracy'; choose perplexity or loss"),
     ({"target": "bleu>=3e1"}, "--target 'bleu>=30'"),
-    ({"dataset": "ptb"}, "is text, and model 'dense-128' takes images: choose lstm-small or gpt-mini"),
+    ({"dataset": "ptb"}, "is text, but model 'dense-128' takes images: choose lstm-small or gpt-mini"),
     ({"model": "lstm-small"}, "reads text, and 'digits' is images: choose a text, such as ptb"),
     ({"batch_size": 100_000}, "a step would need 100,000 examples"),
     ({"model": "lstm-small", "dataset": "ptb", "batch_size": 100_000}, "choose a smaller batch, a smaller --unroll"),

@@ -12,7 +12,7 @@ import pytest
 from velodrome.catalog.world import Member, worlds
 from velodrome.data import base
 from velodrome.job.job import Job
-from velodrome.training import main
+from velodrome.training import __main__ as main
 from velodrome.training.context import Emitter
 from velodrome.variables import JOB, WORLD
 

@@ -13,8 +13,8 @@ import pytest
 from velodrome.errors import BadRequest, PeerLost, PortTaken, RunFailed, headline, raised
 from velodrome.events import PREFIX
 from velodrome.models.own import graph_traceback, quoted_traceback
+from velodrome.training.__main__ import report
 from velodrome.training.context import Emitter
-from velodrome.training.main import report
 
 pytestmark = pytest.mark.unit
 

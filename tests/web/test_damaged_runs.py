@@ -19,9 +19,9 @@ from velodrome.run.check import check_run
 from velodrome.run.store import examples_trained
 from velodrome.web.app import encoded
 from velodrome.web.live_run import LiveRun
+from velodrome.web.run_files import read_thinned
 from velodrome.web.run_view import confusion_of
 from velodrome.web.security import CSRF_HEADER, Security
-from velodrome.web.thinned import read_thinned
 from velodrome.web.ui import ui_app
 
 SECURITY = Security()
@@ -147,11 +147,11 @@ def test_events_are_thinned_out_without_holding_the_file(run: Path) -> None:
 def test_a_file_with_far_too_many_lines_that_are_no_events_is_read_no_further(
     run: Path, strange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("events", "run.check", "web.thinned", "web.live_run", "run.store"):
+    for module in ("events", "run.check", "web.run_files", "web.live_run", "run.store"):
         monkeypatch.setattr(f"velodrome.{module}.MOST_STRANGE", 50)
     (run / "events.jsonl").write_text(strange * 50 + WARNING + strange * 2 + WARNING)
     assert len(list(read_events(run / "events.jsonl"))) == len(read_thinned(run).events) == 1
-    assert "events.jsonl has more than 50 lines that are no events, and is read no further than line 52" in \
+    assert "events.jsonl has more than 50 lines that are not events; reading stopped at line 52" in \
         check_run(run).problems
 
 

@@ -87,7 +87,7 @@ def test_a_drawn_zero_is_a_zero_at_every_width(address: str, width: int, dark: b
         assert found[0].split()[:2] == ["digits", "0"]
         assert "ms on the server" in found[0]
         driver.find_element("id", "looked").click()
-        until(driver, lambda: "speaks for 0" in driver.find_element("id", "caption").text)
+        until(driver, lambda: "supports 0" in driver.find_element("id", "caption").text)
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
         assert browser.complaints(driver) == []
         if browser.axe_file().exists():
@@ -144,7 +144,7 @@ def test_the_picture_of_the_documentation(tmp_path: Path) -> None:
         draw(driver)
         until(driver, lambda: len(answers(driver)) == 2)
         driver.find_element("id", "looked").click()
-        until(driver, lambda: "speaks for 0" in driver.find_element("id", "caption").text)
+        until(driver, lambda: "supports 0" in driver.find_element("id", "caption").text)
         driver.execute_script("scrollTo(0, 0)")
         # With VELODROME_PICTURES=docs/images the picture of the documentation is made anew.
         picture = Path(os.environ.get("VELODROME_PICTURES", tmp_path)) / "model-page.png"

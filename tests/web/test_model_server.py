@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from hostile_files import GOOD, HOSTILE, picture
 from tiny_models import brightness, counting, line
 from velodrome.errors import BadRequest
+from velodrome.serving.responses import LONGEST_TEXT, MOST_WORDS
 from velodrome.web.model_api import check_runs, serve_app
 from velodrome.web.security import Security
 
@@ -195,6 +196,10 @@ def test_every_path_is_described(client: TestClient) -> None:
     }
     form = described["paths"]["/api/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert form["schema"]["required"] == ["file"]
+    assert described["components"]["schemas"]["model"]["enum"] == list(client.app.state.models.slots)
+    sent = described["paths"]["/api/generate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert sent["properties"]["text"]["maxLength"] == LONGEST_TEXT
+    assert sent["properties"]["words"]["maximum"] == MOST_WORDS
 
 
 def test_a_run_without_a_model_is_refused_before_anything_is_served(tmp_path: Path) -> None:

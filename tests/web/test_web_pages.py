@@ -17,7 +17,7 @@ from synthetic_races import events_of, repeated, result, write_race
 from velodrome import files
 from velodrome.run.store import LOCK
 from velodrome.tasks.correctness_bits import encode
-from velodrome.web.index import RunIndex
+from velodrome.web.run_files import RunIndex
 from velodrome.web.security import CSRF_HEADER, Security
 from velodrome.web.ui import ui_app
 
@@ -455,7 +455,7 @@ def test_a_page_resumes_no_code_that_is_not_trusted(
 
 
 def test_a_list_that_takes_long_to_read_begins_with_a_part_of_it(race: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("velodrome.web.index._FIRST_ROWS", 2)
+    monkeypatch.setattr("velodrome.web.run_files._FIRST_ROWS", 2)
     now = iter(range(1000))
     index = RunIndex(race, lambda: float(next(now)))
     part = index.listed(seconds=2.0)

@@ -91,7 +91,7 @@ def recommend(
         accuracy_margin: how much less accurate a faster configuration may be; by default as the race says.
     """
     if price_per_hour is not None and not 0 < price_per_hour < float("inf"):
-        raise BadRequest(f"--price-per-hour '{price_per_hour:g}': a price is more than 0")
+        raise BadRequest(f"--price-per-hour '{price_per_hour:g}': give a price above 0")
     if price_of not in ("process", "host"):
         raise BadRequest(f"--price-of {price_of!r} is unknown: choose process or host")
     groups = groups_of(between) if between is not None else None

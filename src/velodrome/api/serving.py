@@ -17,7 +17,7 @@ from velodrome.data.base import Faults
 from velodrome.data.fetch import using_mirror
 from velodrome.data.own.tables import read_rows
 from velodrome.errors import BadRequest
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.serving import inputs, responses
 from velodrome.serving.export import export_run
 from velodrome.serving.inputs import LARGEST_BYTES
@@ -124,9 +124,9 @@ def _examples(about: Served, file: Path) -> Iterator[tuple[dict[str, int], Any]]
         try:
             given = json.loads(stored.read_text(file, LARGEST_BYTES))
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"{str(file)!r} is no JSON: {error}") from None
-        for number, one in enumerate(given if isinstance(given, list) else [given], start=1):
-            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, one)
+            raise BadRequest(f"{str(file)!r} is not JSON: {error}") from None
+        for number, example in enumerate(given if isinstance(given, list) else [given], start=1):
+            yield ({"row": number} if isinstance(given, list) else {}), inputs.from_fields(about, example)
     else:
         try:
             yield {}, inputs.from_picture(about, stored.read_bytes(file, LARGEST_BYTES))

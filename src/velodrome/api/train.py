@@ -164,8 +164,8 @@ def plan(
     if not 1 <= port <= 65000:
         raise BadRequest(f"--port {port}: choose one from 1 to 65000")
     if twice := [host for host in hosts if list(hosts).count(host) > 1]:
-        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once, and processes that are more than "
-                         "hosts share them")
+        raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once; if there are more processes "
+                         "than hosts, they share them")
     placed(roles_of(job), hosts, Placement(pins=place or {}))  # refuses pins with the names that were given
     named = host_names(len(hosts)) if format is not None else list(hosts)
     own = dict(zip(hosts, named, strict=True))

@@ -1,4 +1,4 @@
-"""How the workers of a strategy keep in step and what they exchange: consistency models, and bytes as formulas.
+"""How the workers of a strategy synchronize and what they exchange: consistency models, and bytes as formulas.
 
 Also what the exchange needs: packages, an MPI that can be loaded, and shared memory on a host. Nothing is loaded into
 this process.
@@ -47,7 +47,8 @@ class Consistency:
         bounds = [int(match[name]) for name in ("low", "high") if match[name]] if match else []
         wanted = {"ssp": 1, "dssp": 2}.get(match["model"], 0) if match else 0
         if match is None or match["model"] not in get_args(Model) or len(bounds) != wanted or bounds != sorted(bounds):
-            raise ValueError(f"{text!r} is no consistency model: use bsp, asp, ssp:S, dssp:LOW..HIGH, osp or periodic")
+            raise ValueError(f"{text!r} is not a consistency model: use bsp, asp, ssp:S, dssp:LOW..HIGH, osp or "
+                             "periodic")
         return cls(match["model"], *bounds)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
@@ -188,7 +189,7 @@ def shared_memory_shortage(ranks: int) -> str | None:
         has = f"has {bytes_text(segments.free())} free" if full else f"cannot be used ({error.strerror})"
         workers = "1 worker" if ranks == 1 else f"{ranks} workers"
         return (
-            f"{segments.FOLDER} {has}, and MPI needs {bytes_text(size)} of shared memory there for {workers} on one "
+            f"{segments.FOLDER} {has}, but MPI needs {bytes_text(size)} of shared memory there for {workers} on one "
             f"host: enlarge it (in a container, --shm-size=64m), make it writable, or choose a strategy without MPI "
             "(velodrome engines)"
         )

@@ -339,6 +339,6 @@ def check_shape(name: str, input_shape: Sequence[int]) -> None:
     height, width, *_ = input_shape
     if min(height, width) < smallest:
         raise BadRequest(
-            f"model {name!r} needs images of at least {smallest}×{smallest}, and these are {height}×{width}: "
-            "choose another model or data set"
+            f"model {name!r} needs images of at least {smallest}×{smallest}, but these are {height}×{width}: choose "
+            "another model or data set"
         )

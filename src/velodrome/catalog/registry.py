@@ -185,7 +185,7 @@ def check_arrays(engine: Engine, dataset: str) -> None:
     """Refuse a data set of arrays for an engine that does not train on them."""
     if "arrays" not in engine.takes:
         having = [other.name for other in engines() if "arrays" in other.takes]
-        raise BadRequest(f"--dataset {dataset!r} is arrays of numbers, and {engine.title} trains on "
+        raise BadRequest(f"--dataset {dataset!r} is arrays of numbers, but {engine.title} trains on "
                          f"{' and '.join(engine.takes)}; choose --engine {' or '.join(having)} for it")
 
 

@@ -86,7 +86,7 @@ def _print_script(trial: dict[str, Any]) -> None:
 
     console = SafeConsole(markup=False)
     workers = f"{trial['workers']} worker{'' if trial['workers'] == 1 else 's'}"
-    ended = "it ended by itself" if trial["ended"] == BY_ITSELF else f"ended {trial['ended']}"
+    ended = "the script ended" if trial["ended"] == BY_ITSELF else f"ended {trial['ended']}"
     lines = [f"{trial['script']}, {trial['engine']}, {workers}: {ended}, {trial['seconds']:.1f} s in all"]
     pace = [f"start-up {trial['startup_seconds']:.1f} s" if trial["startup_seconds"] is not None else "",
             f"{trial['steps']:,} steps" if trial["steps"] else "",
@@ -101,9 +101,9 @@ def _print_script(trial: dict[str, Any]) -> None:
     if trial["expected_seconds"] is not None:
         lines += [f"the whole job takes about {in_words(trial['expected_seconds'])} at this pace"]
     elif trial["ended"] != BY_ITSELF:
-        lines += ["how long the whole job takes is unknown: velodrome.log(total_epochs=…) in it says how much there is"]
+        lines += ["how long the whole job takes is unknown: report its length with velodrome.log(total_epochs=…)"]
     written = f" ({', '.join(trial['written'])})" if trial["written"] else ""
-    lines += [f"it ran in a copy of this folder, which is removed with what it wrote there{written}"]
+    lines += [f"it ran in a copy of this folder; the copy and what it wrote there are removed{written}"]
     lines += [f"left out of the copy: {', '.join(trial['left_out'])}"] if trial["left_out"] else []
     for line in (*filter(None, lines), *(f"warning: {warning}" for warning in trial["warnings"])):
         console.print(line, soft_wrap=True)

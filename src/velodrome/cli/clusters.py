@@ -22,7 +22,7 @@ clusters_app = typer.Typer(
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A cluster of clusters.yaml, or what --on takes.",
+    typer.Argument(metavar="NAME", help="A cluster of clusters.yaml, or launcher and options as for --on.",
                    autocompletion=completion.launchers),
 ]
 
@@ -69,7 +69,8 @@ def show(name: Name, json: Json = False) -> None:
 @clusters_app.command("add")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new cluster.")],
-    where: Annotated[str, typer.Argument(metavar="LAUNCHER[:OPTIONS]", help="As --on takes it: ssh:host1,host2.")],
+    where: Annotated[str, typer.Argument(metavar="LAUNCHER[:OPTIONS]",
+        help="Launcher and options, as for --on: ssh:host1,host2.")],
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="FIELD=VALUE", help="Another option; repeat it for more.")
     ] = None,

@@ -42,7 +42,7 @@ def new_command(
     if json:
         say_json(written)
         return
-    say(f"{written['file']} is written; train it with\n\n  {written['command']}")
+    say(f"wrote {written['file']}; train it with\n\n  {written['command']}")
 
 
 examples_app = typer.Typer(no_args_is_help=True, help="List and copy the example files of the documentation.")

@@ -51,16 +51,15 @@ Place = Annotated[
     list[str] | None,
     typer.Option(
         "--place", metavar="ROLE=HOST", rich_help_panel="Distribution", show_default=False,
-        help="Host of a role, or of one process as worker:1=HOST; several hosts are separated by commas. Repeat it for "
-        "more.",
+        help="Host of a role (server=HOST) or of one process (worker:1=HOST); separate several hosts by commas. "
+             "Repeat it for more.",
     ),
 ]
 TrustCode = Annotated[
     list[str] | None,
     typer.Option(
         "--trust-code", metavar="NAME", show_default=False,
-        help="Code that may run although only a file names it: module:function, a script, or a cluster. Repeat it for "
-        "more.",
+        help="Allow code that only a file names: module:function, a script, or a cluster. Repeat it for more.",
     ),
 ]
 _MIRROR: dict[str, Any] = {
@@ -86,7 +85,7 @@ StoredRun = Annotated[
 _DIFFERENT: dict[str, dict[str, Any]] = {
     "model_args": {
         "flag": "--model-arg", "kind": list[str],
-        "help": "Argument of your own model's function, as key=value; repeat it for more",
+        "help": "Argument of your own model's function, key=value; repeat it for more",
     },
     "read": {
         "kind": list[str], "metavar": "PATTERN",
@@ -94,7 +93,7 @@ _DIFFERENT: dict[str, dict[str, Any]] = {
     },
     "faults": {
         "flag": "--fault", "kind": list[str], "metavar": "FAULT",
-        "help": "Fault to inject during training, as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
+        "help": "Fault to inject during training, such as 'partition node3 20s..30s', 'slow node2 4x from 10s', "
         "'pause worker0 5s..8s' or 'kill worker1 at 15s', in seconds since training began; repeat it for more",
     },
     "budget": {"kind": str, "metavar": "DURATION"},

@@ -36,7 +36,8 @@ Name = Annotated[
 ]
 Vary = Annotated[
     list[str] | None,
-    typer.Option("--vary", help="A field and its values, as workers=1,2; may be repeated.", rich_help_panel=RACE,
+    typer.Option("--vary", help="A field and its values, such as workers=1,2; repeat it for more.",
+                 rich_help_panel=RACE,
                  autocompletion=completion.vary),
 ]
 DryRun = Annotated[
@@ -44,8 +45,9 @@ DryRun = Annotated[
 ]
 Measure = Annotated[
     bool | None,
-    typer.Option("--measure/--no-measure", help="Train each model that never ran here for a second, to estimate how "
-                 "long the race takes. [default: if a guess may be far off and that takes less than 10 s]",
+    typer.Option("--measure/--no-measure",
+        help="Train each model that has not run here yet for one second, to estimate how long the race takes. "
+             "[default: if a guess may be far off and this takes less than 10 s]",
                  rich_help_panel=RACE, show_default=False),
 ]
 SkipUnavailable = Annotated[
@@ -55,8 +57,8 @@ SkipUnavailable = Annotated[
 ]
 Warm = Annotated[
     bool,
-    typer.Option("--warm/--cold", help="Fork processes from one that has imported the engine, or start new "
-                 "interpreters.", rich_help_panel=RACE),
+    typer.Option("--warm/--cold", help="Fork processes from one that has already imported the engine, or start a new "
+                                       "interpreter for each.", rich_help_panel=RACE),
 ]
 
 Parallel = Annotated[

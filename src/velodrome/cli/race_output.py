@@ -102,8 +102,8 @@ def _basis(planned: PlannedRace) -> str:
     if not guesses:
         return planned.basis
     if planned.unknown_scripts:
-        return "the script never ran here with these arguments: --measure tries it"
-    return f"{planned.basis}, which may be off by several times: --measure trains each model for a second"
+        return "the script has not run here with these arguments; --measure runs it briefly"
+    return f"{planned.basis}, which may be several times too high or too low; --measure trains each model for a second"
 
 
 def _until_sure(planned: PlannedRace) -> str:
@@ -154,7 +154,7 @@ def _left_out(reasons: Sequence[str], room: int) -> list[str]:
     """What did not run and why, as far as there is room; what was left out before the start was said then."""
     shown = reasons if len(reasons) <= room else reasons[len(reasons) - max(0, room - 1):]
     others = len(reasons) - len(shown)
-    more = [f"Left out: {others} {'more' if shown else 'groups of configurations'}, as named before the start."]
+    more = [f"Left out: {others} {'more' if shown else 'groups of configurations'}, as listed before the start."]
     return [*(f"Left out: {reason}" for reason in shown), *(more if others else [])]
 
 
@@ -206,9 +206,9 @@ def _table(rows: Sequence[Row], compared: Comparison, places: Sequence[int]) -> 
             no_wrap=column.heading in ("strategy", "workers"),
         )
     loaded = {row.name for row in rows if any(map(is_loaded, row.results))}
-    notes = ["* other programs were running beside it"] if loaded else []
+    notes = ["* other programs were running at the same time"] if loaded else []
     if any(column.heading in RATIOS for column in columns) and ratios_of_fewer(rows):
-        notes.append("speedup, scaling: of the repetitions that both ran")
+        notes.append("speedup, scaling: from the repetitions that both ran")
     table.caption, table.caption_justify = "; ".join(notes) or None, "left"
     for row, cells in zip(ordered(rows), compared.rows, strict=True):
         label, *others = (_text(cells[place]) for place in places)

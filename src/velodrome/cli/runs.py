@@ -140,8 +140,8 @@ def compare(
 ) -> None:
     """Compare two runs: their configuration, their measurements, and what differs.
 
-    Runs in the same folder that differ from A or B in the seed only count as repetitions. A is reported to beat B only
-    if both have repetitions and the 95 % interval of the ratio excludes 1.
+    Runs in the same folder that differ from A or B only in their seed count as repetitions. A is reported to beat B
+    only if both have repetitions and the 95 % interval of the ratio excludes 1.
 
     Examples:
 
@@ -295,7 +295,7 @@ def remove(
     what = ", ".join(f"{entry.kind} {entry.path.relative_to(runs)}" for entry in velodrome.runs.removable(names, runs))
     if not yes:
         if not sys.stdin.isatty():
-            raise BadRequest(f"this would remove {what}: give --yes, because this is no terminal to confirm on")
+            raise BadRequest(f"this would remove {what}: give --yes, because there is no terminal to confirm on")
         typer.confirm(printable(f"Remove {what} permanently?"), abort=True)
     removed = velodrome.runs.remove(*names, runs=runs)
     if json:

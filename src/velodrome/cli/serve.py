@@ -22,8 +22,8 @@ Port = Annotated[int, typer.Option("--port", help="Port to listen on; 0 takes an
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.", show_default=True)]
 AllowRemote = Annotated[
     bool,
-    typer.Option("--allow-remote", help="Allow an address that other machines can reach; visitors need the token that "
-                 "is printed."),
+    typer.Option("--allow-remote", help="Allow an address that other machines can reach; visitors then need the "
+                                        "printed token."),
 ]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the address only.")]
 
@@ -171,8 +171,8 @@ def predict_command(
 ) -> None:
     """Run a trained model on files: pictures, tables or texts.
 
-    The model runs in ONNX Runtime; it is exported first if it was not yet. Of a table every row is answered, of a text
-    what follows it.
+    The model runs in ONNX Runtime, and is exported first if necessary. For a table it predicts every
+    row, for a text the next words.
 
     Examples:
 

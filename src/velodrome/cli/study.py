@@ -29,7 +29,7 @@ study_app = typer.Typer(no_args_is_help=True, help="Reproduce published studies 
 
 StudyName = Annotated[
     str,
-    typer.Argument(metavar="NAME|FILE", help="Name of a study, or a study file of your own, as ./my-study.yaml.",
+    typer.Argument(metavar="NAME|FILE", help="Name of a study, or your own study file, such as ./my-study.yaml.",
                    autocompletion=completion.studies),
 ]
 ScaleOption = Annotated[
@@ -44,7 +44,8 @@ DataSet = Annotated[
 ]
 DataUrl = Annotated[
     str | None,
-    typer.Option("--data-url", metavar="URL", help="Read every data set NAME from shards at URL/NAME, as hdfs://…"),
+    typer.Option("--data-url", metavar="URL",
+        help="Read every data set NAME from shards at URL/NAME, such as hdfs://…"),
 ]
 RaceName = Annotated[
     str | None, typer.Option("--name", help="Name of the race; by default the study's and the scale's.")
@@ -122,7 +123,7 @@ def show(
 
 @study_app.command("new")
 def new(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, as my-study.yaml.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, such as my-study.yaml.")],
     json: Json = False,
 ) -> None:
     """Write a commented study file to begin with: races, published figures, claims and notes.
@@ -138,7 +139,7 @@ def new(
     if json:
         say_json({"file": str(path.resolve()), "command": f"velodrome study run {word}"})
         return
-    say(f"{path} is written; run it with\n\n  velodrome study run {word}")
+    say(f"wrote {path}; run it with\n\n  velodrome study run {word}")
 
 
 @study_app.command("run")

@@ -152,7 +152,7 @@ def mention_interrupted(store: Store) -> None:
         alive = living(newest)
     how_to_fix = f"`{command_on('resume', newest)}` resumes it"
     if alive is not None:
-        how_to_fix = f"it runs on as {alive}, and `{command_on('attach', newest)}` takes it over"
+        how_to_fix = f"it is still running as {alive}, and `{command_on('attach', newest)}` takes it over"
     error_console.print(f"run {names[-1]}{more} was interrupted: {how_to_fix}", soft_wrap=True, markup=False)
 
 

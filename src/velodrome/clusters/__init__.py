@@ -142,7 +142,8 @@ def open_attached(folder: Path) -> Iterator[Launcher]:
     queues = _with_record(folder)
     if queues is None:
         names = " or ".join(f"--on {launcher.name}" for launcher in launchers() if launcher.record)
-        raise BadRequest(f"run {folder.name!r} has no job to attach to: only those of {names} run on without a command")
+        raise BadRequest(f"run {folder.name!r} has no job to attach to: only those of {names} continue without a "
+                         "command")
     launcher = queues.launcher.attached(folder)
     try:
         yield launcher

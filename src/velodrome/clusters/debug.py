@@ -64,7 +64,7 @@ class DebugGroup(Group):
         """Train to the end, however long that takes, and deliver lines as they come."""
         if self.exit is not None:
             return
-        from velodrome.training import main as worker
+        from velodrome.training import __main__ as worker
         from velodrome.training.context import LineEmitter
 
         process = self.process

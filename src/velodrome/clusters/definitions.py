@@ -88,7 +88,8 @@ def _definition(name: str, fields: Any, file: Path) -> Definition:
 def check_name(name: str, where: str) -> None:
     """Refuse a name that could be mistaken for a launcher with options, or for a path."""
     if not _NAME.fullmatch(name):
-        raise BadRequest(f"{where}: a name begins with a letter or digit and has only these, '.', '_' and '-'")
+        raise BadRequest(f"{where}: a name begins with a letter or digit, and has only letters, digits, '.', '_' and "
+                         "'-'")
 
 
 def add(name: str, launcher: str, fields: Mapping[str, Any], file: Path) -> Definition:
@@ -137,8 +138,9 @@ class ClusterOptions(BaseModel):
         "has them, which is beside for mxnet and spread for all others"
     )
     place: dict[str, str] = Field(
-        default_factory=dict, description="hosts of certain processes: a role, or a role and rank such as `worker:1`, "
-        "with one host or several, separated by commas"
+        default_factory=dict,
+        description="hosts for particular processes: a role, or a role and rank such as `worker:1`, with one host "
+                    "or several, separated by commas"
     )
 
     @field_validator("place")

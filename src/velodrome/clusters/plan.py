@@ -65,12 +65,14 @@ def _named(hosts: str) -> list[str]:
 
 def place(
     roles: Sequence[tuple[str, int]], hosts: Sequence[str], placement: Placement,
-    capacity: Mapping[str, int] | None = None,
+    capacity: Mapping[str, int] | None = None, *, beside: bool = False,
 ) -> list[str]:
     """A host for each process, in the same order; `capacity` is how many a host takes when they are packed.
 
     `turns` lets each role begin at the first host; it is the placement of a plan for hosts that nobody knows.
     """
+    if placement.servers is None and beside:
+        placement = replace(placement, servers="beside")
     pins = _pinned(roles, hosts, placement.pins)
     free = [process for process in roles if process not in pins]
     servers = [process for process in free if process[0] == "server"]
@@ -84,15 +86,6 @@ def place(
     beside = [host for (role, _), host in (pins | places).items() if role == "worker"] or list(hosts)
     places |= {server: beside[number % len(beside)] for number, server in enumerate(servers)}
     return _merged(roles, pins, places)
-
-
-def place_job(
-    job: Job, hosts: Sequence[str], placement: Placement, capacity: Mapping[str, int] | None = None
-) -> list[str]:
-    """A host for each process of a job, in the order of its roles."""
-    if placement.servers is None and strategy_of(job).servers_beside_workers:
-        placement = replace(placement, servers="beside")
-    return place(roles_of(job), hosts, placement, capacity)
 
 
 Places = dict[tuple[str, int], str]
@@ -179,7 +172,7 @@ def _apart(
         placed = ", ".join(host for host in hosts if host in pinned | taken)
         need = f"a host without a worker besides {placed}" if placed else "at least two hosts"
         raise BadRequest(
-            f"servers apart from workers need {need}, and there are {len(hosts)}; add hosts, or choose servers: beside"
+            f"servers apart from workers need {need}, but there are {len(hosts)}; add hosts, or choose servers: beside"
         )
     places = _by_policy(others, left, placement, capacity, pins)
     return places | {server: own[number % len(own)] for number, server in enumerate(servers)}
@@ -291,7 +284,7 @@ def make_plan(
     port, addresses = port or consecutive_ports(), addresses or {}
     strategy, engine = strategy_of(job), engine_of(job)
     roles = roles_of(job)
-    chosen = place_job(job, hosts, placement, capacity)
+    chosen = place(roles, hosts, placement, capacity, beside=strategy.servers_beside_workers)
     placed: list[Member] = []
     for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]

@@ -176,8 +176,8 @@ def crowded(jobs: Iterable[Job]) -> str | None:
         return None
     has = "1 core" if available == 1 else f"{available} cores"
     return (
-        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers take turns, and their "
-        "throughput is not that of as many machines"
+        f"--workers {', '.join(map(str, counts))}: this machine has {has}, so the workers share cores, and are slower "
+        "than on as many machines"
     )
 
 
@@ -186,7 +186,7 @@ def _check_memory(job: Job) -> None:
     if needed > available:
         message = (
             f"--workers {job.workers}: {len(roles_of(job))} {job.engine} processes need about {bytes_text(needed)} "
-            f"of memory, and {bytes_text(available)} are free here; use fewer workers or servers"
+            f"of memory, but only {bytes_text(available)} are free here; use fewer workers or servers"
         )
         raise Unavailable(message, [message])
 
@@ -196,8 +196,11 @@ def disk_and_data(job: Job) -> list[Finding]:
     findings = []
     free = shutil.disk_usage(Path.cwd()).free
     if free < DISK_BYTES:
-        findings.append(Finding("error", "disk", None, f"{Path.cwd()} has {bytes_text(free)} left, and a run needs "
-                                f"{bytes_text(DISK_BYTES)}", "free some space, or give --runs another folder"))
+        findings.append(Finding(
+            "error", "disk", None,
+            f"{Path.cwd()} has {bytes_text(free)} left, but a run needs {bytes_text(DISK_BYTES)}",
+            "free some space, or give --runs another folder",
+        ))
     if job.script is None:
         try:
             catalogue.prepare(job.dataset, bad_data=job.bad_data)

@@ -123,31 +123,26 @@ class Fault:
         more = f", and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
         return f"{self.what}: {self.count:,} ({', '.join(self.first)}{more})"
 
-    def as_json(self) -> dict[str, Any]:
-        return {"what": self.what, "remedy": self.remedy, "count": self.count, "first": list(self.first)}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> Fault:
-        return cls(fields["what"], fields["remedy"], fields["count"], tuple(fields["first"]))
-
 
 class Faults:
     """Collects what is wrong while data is read."""
 
     def __init__(self) -> None:
-        self._by_kind: dict[str, tuple[str, int, list[str]]] = {}
+        self._by_kind: dict[str, Fault] = {}
 
     def add(self, what: str, name: object, reason: str = "", *, remedy: str = "left out", count: int = 1) -> None:
-        remedy, so_far, first = self._by_kind.get(what, (remedy, 0, []))
-        if len(first) < MOST_NAMED:
-            first.append(f"{shown(name)}: {shown(reason)}" if reason else shown(name))
-        self._by_kind[what] = (remedy, so_far + count, first)
+        known = self._by_kind.get(what)
+        first: tuple[str, ...] = ()
+        if known is None or len(known.first) < MOST_NAMED:
+            first = (f"{shown(name)}: {shown(reason)}" if reason else shown(name),)
+        self.take([Fault(what, remedy, count, first)])
 
     def take(self, faults: Iterable[Fault]) -> None:
         """Add faults that were collected elsewhere."""
         for fault in faults:
-            remedy, so_far, first = self._by_kind.get(fault.what, (fault.remedy, 0, []))
-            self._by_kind[fault.what] = (remedy, so_far + fault.count, [*first, *fault.first][:MOST_NAMED])
+            known = self._by_kind.get(fault.what, Fault(fault.what, fault.remedy, 0, ()))
+            first = (*known.first, *fault.first)[:MOST_NAMED]
+            self._by_kind[fault.what] = Fault(fault.what, known.remedy, known.count + fault.count, first)
 
     @property
     def because(self) -> str:
@@ -155,7 +150,7 @@ class Faults:
         return f": {'; '.join(map(str, self.all()))}" if self._by_kind else ""
 
     def all(self) -> tuple[Fault, ...]:
-        return tuple(Fault(what, *rest[:2], tuple(rest[2])) for what, rest in self._by_kind.items())
+        return tuple(self._by_kind.values())
 
 
 def refuse(name: str, faults: Sequence[Fault]) -> None:
@@ -201,26 +196,40 @@ def is_mapped(array: object) -> TypeGuard[np.memmap[Any, Any]]:
 
 
 class Gather(Generic[Number]):
-    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading."""
+    """Rows by their places, as a copy: from memory, from a small mapped file, or from a large one by reading.
+
+    `rows` has their shape and type, `each` is the bytes of one.
+    """
 
     def __init__(self, rows: NDArray[Number], window: int = WINDOW) -> None:
-        self._rows: NDArray[Number] = np.asarray(rows)
+        self.rows: NDArray[Number] = np.asarray(rows)
         self._stream: IO[bytes] | None = None
         if is_mapped(rows) and rows.nbytes > window and rows.flags.c_contiguous:
             self._stream, self._start = _open_file(rows)
         self._numbers = int(np.prod(rows.shape[1:]))
-        self._each = self._numbers * rows.dtype.itemsize
+        self.each = self._numbers * rows.dtype.itemsize
+
+    @classmethod
+    def of_file(cls, path: Path) -> Gather[Any]:
+        """Rows of an `.npy` file that is not mapped: a process may have fewer addresses than the file has bytes."""
+        stream = path.open("rb")
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        gather = cls(np.broadcast_to(np.zeros((), dtype), shape))  # which takes no memory
+        gather._stream, gather._start = stream, stream.tell()
+        return gather
 
     def __call__(self, indices: NDArray[np.int64]) -> NDArray[Number]:
         if self._stream is None:
-            return self._rows.take(indices, axis=0)
-        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self._rows):
-            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self._rows)} were asked for")
-        out = np.empty((len(indices), *self._rows.shape[1:]), self._rows.dtype)
+            return self.rows.take(indices, axis=0)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(self.rows):
+            raise IndexError(f"rows {indices.min()} to {indices.max()} of {len(self.rows)} were asked for")
+        out = np.empty((len(indices), *self.rows.shape[1:]), self.rows.dtype)
         file = self._stream.fileno()
         for row, place in zip(out.reshape(len(indices), self._numbers), indices.tolist(), strict=True):
-            if os.preadv(file, [row.data], self._start + place * self._each) != self._each:
-                raise DataError(f"{self._stream.name!r} was cut short while it was read: prepare the data set again")
+            if os.preadv(file, [row.data], self._start + place * self.each) != self.each:
+                raise DataError(f"{self._stream.name!r} was truncated while it was read: prepare the data set again")
         return out
 
 

@@ -143,7 +143,7 @@ def _state(places: tuple[Path, ...]) -> _State:
 
 
 #: Increased when arrays are made differently, so that old ones are rebuilt.
-VERSION = 3
+VERSION = 4
 _ABOUT = "about.json"
 #: Prefix of the folder of arrays that are not complete.
 _MAKING = "."
@@ -231,7 +231,7 @@ def keep(
             raise
     kept = find(source, key)
     if kept is None:
-        raise DataError(f"{home} changes while it is read: see what else writes there")
+        raise DataError(f"{home} changes while it is read: another program may be writing there")
     return kept
 
 

@@ -73,7 +73,7 @@ def _attempt(url: str, part: Path, largest: int, advance: Callable[[int], None])
         length = response.headers.get("Content-Length", "")
         total = have + int(length) if length.isdecimal() else None
         if total is not None and total > largest:
-            raise DownloadError(f"the file has {total:,} bytes, and at most {largest:,} were expected")
+            raise DownloadError(f"the file has {total:,} bytes, but at most {largest:,} were expected")
         with part.open("ab" if have else "wb") as stream:
             while data := response.read1(_CHUNK):
                 have += len(data)
@@ -257,5 +257,5 @@ def _payload(data: bytes, file: RemoteFile) -> bytes:
     raise DownloadError(
         f"wrong checksum: {len(payload):,} bytes inside instead of {file.bytes:,}, md5 {md5} instead of {file.gz_md5}"
         if len(payload) != file.bytes
-        else f"wrong checksum: md5 {md5}, and the published file has {file.gz_md5}"
+        else f"wrong checksum: md5 {md5}, but the published file has {file.gz_md5}"
     )

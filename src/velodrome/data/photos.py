@@ -13,21 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from velodrome.data import cache
-from velodrome.data.base import Fault, Faults, NDArray, Pick, Progress, WrongData, mapped, np, picked
-from velodrome.data.examples import ExampleSet, image_part, image_set
-from velodrome.data.source import CachedSource, Description, check_disk_space, notes_of
-from velodrome.data.split import (
-    TEST,
-    TRAIN,
-    VALIDATION,
-    count_parts,
-    divide,
-    fingerprints_of_files,
-    sizes_of,
-    trainable_classes,
-    unused_validation,
-    with_split_warnings,
-)
+from velodrome.data.base import Fault, Faults, Progress, WrongData, np
+from velodrome.data.examples import INPUT, TARGET
+from velodrome.data.own.array_examples import ArrayExamples, StoredExamples, store
+from velodrome.data.source import Description, check_disk_space, notes_of
+from velodrome.data.split import TEST, TRAIN, VALIDATION, sizes_of, trainable_classes
 from velodrome.data.storage.trees import File, Tree
 
 if TYPE_CHECKING:
@@ -64,7 +54,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class PhotoSet(CachedSource):
+class PhotoSet(StoredExamples):
     """Image files. By default, all are resized to their most common size."""
 
     title: str = "your own data"
@@ -115,38 +105,6 @@ class PhotoSet(CachedSource):
             "class_names": listing.class_names, "bytes": sum(file.bytes for file in listing.files),
         }
 
-    def load(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, picked)
-
-    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, mapped)
-
-    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
-        kept = self.decoded()
-        names = ("images", "labels", "parts", "rows", "fingerprints")
-        images, labels, parts, rows, prints = (kept.array(name) for name in names)
-        division = self.divide(labels, parts, seed, validation)
-        divided = (
-            image_part(pick(images, rows[chosen]), np.ascontiguousarray(labels[chosen], dtype=np.int64))
-            for chosen in division
-        )
-        class_names = tuple(kept.about["class_names"])
-        data = image_set(
-            self.name, *divided, classes=len(class_names), class_names=class_names,
-            notes=(*notes_of(kept.about), *self.division_notes(parts, validation)),
-        )
-        return with_split_warnings(data, [prints[chosen] for chosen in division])
-
-    def divide(
-        self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Places of the training, validation and test examples."""
-        return divide(labels, parts, seed, validation)
-
-    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
-        """What a reader of a run should know of the division."""
-        return unused_validation(self.name, count_parts(parts), validation)
-
     def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         from velodrome.data.pictures import decode_all
 
@@ -164,7 +122,7 @@ class PhotoSet(CachedSource):
             "choose a smaller size, for example ?size=64x64 after the name" if large else "free some space",
         )
         files = [listing.files[place] for place in usable]
-        images = cache.allocate(folder / "images.npy", np.uint8, (len(usable), *shape))
+        images = cache.allocate(folder / "input0.npy", np.uint8, (len(usable), *shape))
         failed = decode_all(
             listing.tree, files, images, lambda done: progress(done, total, f"decoding {self.name}")
         )
@@ -172,27 +130,22 @@ class PhotoSet(CachedSource):
         for row, reason in failed.items():
             faults.add("images that cannot be read", files[row].name, reason)
         rows = [row for row in range(len(usable)) if row not in failed]
-        return {**self._write(folder, listing, usable, rows, faults), "shape": list(shape),
-                "notes": list(listing.notes), "bytes": total}
+        examples = self._examples(listing, usable, rows, faults)
+        return {**store(folder, (INPUT,), examples), "shape": list(shape), "notes": list(listing.notes), "bytes": total}
 
-    def _write(
-        self, folder: Path, listing: Listing, usable: Sequence[int], rows: Sequence[int], faults: Faults
-    ) -> dict[str, Any]:
-        """Write what belongs to `images.npy`: labels, parts, rows and fingerprints of the examples that can be used.
+    def _examples(
+        self, listing: Listing, usable: Sequence[int], rows: Sequence[int], faults: Faults
+    ) -> ArrayExamples:
+        """The examples whose images are in these rows; `usable` has the places of files in the listing by row.
 
-        `usable` has the places of files in the listing by row. Classes with too few training examples are a fault; what
-        there is of them elsewhere is left out.
+        Classes with too few training examples are a fault; what there is of them elsewhere is left out.
         """
         row = np.array(rows, np.int64)
-        label = np.array([listing.labels[usable[place]] for place in rows], np.int64)
+        labels = np.array([listing.labels[place] for place in usable], np.int64)
         part = np.array([listing.parts[usable[place]] for place in rows], np.int8)
-        trained, numbers, names = trainable_classes(label, part, listing.class_names, faults)
-        kept = trained[label]
-        label, part, row = numbers[label[kept]], part[kept], row[kept]
-        prints = fingerprints_of_files([folder / "images.npy"], row)
-        for file, array in (("labels", label), ("parts", part), ("rows", row), ("fingerprints", prints)):
-            np.save(folder / f"{file}.npy", array)
-        return {"class_names": names, "parts": count_parts(part)}
+        trained, numbers, names = trainable_classes(labels[row], part, listing.class_names, faults)
+        kept = trained[labels[row]]
+        return ArrayExamples({TARGET: numbers[labels]}, row[kept], part[kept], len(names), names, frozenset({INPUT}))
 
     def _shape(
         self, listing: Listing, faults: Faults, advance: Callable[[int], None]

@@ -167,8 +167,8 @@ def check_memory(arrays: Sequence[RowArray]) -> None:
         if needed > free:
             size = "×".join(map(str, array.shape[1:]))
             raise WrongData(
-                f"to convert images of {size} takes {bytes_text(needed)} of memory, and "
-                f"{bytes_text(free)} are free: make them smaller"
+                f"to convert images of {size} takes {bytes_text(needed)} of memory, but only {bytes_text(free)} are "
+                "free: make them smaller"
             )
 
 
@@ -176,27 +176,38 @@ def _rows_of_window(array: RowArray) -> int:
     return max(1, WINDOW_PIXELS // max(1, math.prod(array.shape[1:])))
 
 
-def scale_of(arrays: Sequence[RowArray]) -> float:
-    """What pixels are multiplied with to lie between 0 and 255; single ones far off are found later.
+def scale_of(arrays: Sequence[RowArray]) -> float | None:
+    """What pixels are multiplied with to become bytes without loss: 255 if they are from 0 to 1, or 1. None if that is
+    not possible. What is not finite, and single examples out of range, are found later.
 
     All arrays have fractions, or none has.
     """
-    low, high = 0.0, 0.0
+    scales = [255.0, 1.0]
     for array in arrays:
         for window in array.windows(_rows_of_window(array)):
-            if not has_fractions(array):
-                high = max(high, float(window.max(initial=0)))
-                if high > 1:
-                    return 1.0
-                continue
-            finite = window[np.isfinite(window)]
-            low, high = min(low, float(finite.min(initial=0))), max(high, float(finite.max(initial=0)))
-        if low < 0 or high > 255:
-            raise WrongData(
-                f"pixels reach from {low:g} to {high:g}, and they must lie between 0 and 1 or "
-                "between 0 and 255; rescale them"
-            )
-    return 255.0 if high <= 1 else 1.0
+            if has_fractions(array):
+                numbers = window[np.isfinite(window)].astype(np.float64)
+                scales = [scale for scale in scales if _lossless(numbers, scale)]
+            else:
+                flat = window.reshape(len(window), -1)
+                inside = (flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 255)
+                if 2 * int(inside.sum()) < len(window):
+                    return None
+                scales = [1.0] if flat.max(initial=0) > 1 else scales
+                if array.dtype == np.uint8 and scales == [1.0]:
+                    break  # they are bytes
+            if not scales:
+                return None
+    return scales[0]
+
+
+def _lossless(numbers: NDArray[np.float64], scale: float) -> bool:
+    """Whether numbers times the scale are bytes, up to the rounding of float32."""
+    if not len(numbers):
+        return True
+    scaled = numbers * scale
+    near = np.rint(scaled)
+    return bool(near.min() >= 0 and near.max() <= 255 and (np.abs(scaled - near) <= 255 * 2.0**-22).all())
 
 
 def to_bytes(

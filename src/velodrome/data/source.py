@@ -11,7 +11,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl
@@ -177,7 +177,7 @@ class CachedSource(Source):
         def make(folder: Path) -> dict[str, Any]:
             faults = Faults()
             about = self.make(folder, faults, progress)
-            return {**about, "faults": [fault.as_json() for fault in faults.all()]}
+            return {**about, "faults": [asdict(fault) for fault in faults.all()]}
 
         with naming(self.name):
             kept = cache.keep(self.source, self.key(), make)
@@ -211,7 +211,7 @@ def notes_of(about: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _faults(about: dict[str, Any]) -> list[Fault]:
-    return [Fault.from_json(fields) for fields in about["faults"]]
+    return [Fault(**{**fields, "first": tuple(fields["first"])}) for fields in about["faults"]]
 
 
 def check_disk_space(needed: int, what: str, how_to_fix: str = "free some space") -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from velodrome.data.base import Faults, NDArray, WrongData, np
+from velodrome.data.base import Faults, Gather, NDArray, WrongData, np
 from velodrome.data.examples import ExampleSet
 from velodrome.errors import BadRequest, shown
 
@@ -80,9 +78,11 @@ def sizes_of(parts: tuple[int, int, int], validation: float) -> tuple[int, int, 
     return train, validated, test
 
 
-def divide(
-    labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+#: Places of the training, validation and test examples.
+Division: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]"
+
+
+def divide(labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float) -> Division:
     """Places of the examples of each part as they were given; missing test and validation sets are drawn from training,
     stratified and seeded."""
     def draw(places: NDArray[np.int64], count: int, purpose: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -128,7 +128,7 @@ def trainable_classes(
             faults.add(f"classes without training {noun}", class_names[place])
     trained = np.asarray(sizes >= fewest)
     if trained.sum() < 2:
-        raise WrongData(f"{of} has {trained.sum()} classes that can be used, and training needs two{faults.because}")
+        raise WrongData(f"{of} has {trained.sum()} classes that can be used, but training needs two{faults.because}")
     names = tuple(name for name, usable in zip(class_names, trained, strict=True) if usable)
     return trained, np.cumsum(trained) - 1, names
 
@@ -161,42 +161,28 @@ _NAMED = 10
 #: Rows are compared only where most of those to train on differ: a table of a few categories repeats itself by nature.
 _MOSTLY_DIFFERENT = 0.5
 _ODD = 0x9E3779B97F4A7C15
+#: Bytes that are read at a time.
+_WINDOW = 1 << 20
 
 
-def fingerprints(images: NDArray[np.uint8]) -> Fingerprints:
-    """A number for each image: equal for equal pixels, and otherwise different."""
-    return _numbers(np.ascontiguousarray(images[row]).data for row in range(images.shape[0]))
+def fingerprints(*inputs: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Fingerprints:
+    """A number for each of these rows, by default all, of one or several arrays: equal where all of them are equal, and
+    otherwise different."""
+    rows = np.arange(inputs[0].shape[0]) if rows is None else rows
+    return fingerprints_of([Gather(array, window=0) for array in inputs], rows)
 
 
-def fingerprints_of_files(paths: Sequence[Path], rows: NDArray[np.int64]) -> Fingerprints:
-    """A number for each of these rows of several `.npy` files, which may be larger than memory: equal where all are."""
-    with ExitStack() as stack:
-        readers = [_row_reader(stack.enter_context(path.open("rb"))) for path in paths]
-        return _numbers(b"".join(read(row) for read in readers) for row in rows.tolist())
+def fingerprints_of(readers: Sequence[Gather[Any]], rows: NDArray[np.int64]) -> Fingerprints:
+    """The same of arrays that may lie in files larger than memory."""
+    count = max(1, _WINDOW // max(1, sum(reader.each for reader in readers)))
 
+    def sums() -> Iterator[bytes]:
+        for first in range(0, len(rows), count):
+            columns = [read(rows[first : first + count]) for read in readers]
+            for row in zip(*columns, strict=True):
+                yield hashlib.blake2b(b"".join(row), digest_size=8).digest()
 
-def _row_reader(file: IO[bytes]) -> Callable[[int], bytes]:
-    """Reads the bytes of a row of an `.npy` file."""
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    start, size = file.tell(), math.prod(shape[1:]) * dtype.itemsize
-
-    def read(row: int) -> bytes:
-        file.seek(start + row * size)
-        return file.read(size)
-
-    return read
-
-
-def row_fingerprints(inputs: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]) -> Fingerprints:
-    """A number for each of these rows of several arrays: equal where all inputs are."""
-    return _numbers(b"".join(array[row].tobytes() for array in inputs.values()) for row in rows.tolist())
-
-
-def _numbers(images: Iterable[bytes | memoryview]) -> Fingerprints:
-    sums = (hashlib.blake2b(pixels, digest_size=8).digest() for pixels in images)
-    return np.frombuffer(b"".join(sums), np.uint64)
+    return np.frombuffer(b"".join(sums()), np.uint64)
 
 
 def with_split_warnings(

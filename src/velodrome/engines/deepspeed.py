@@ -200,7 +200,7 @@ class ZeroLearner(LockstepLearner):
     # -- state: put together in every process, and kept by the first
 
     def _gathered(self, *, changed: bool = False) -> Any:
-        """With whole parameters in every process; `changed` ones are divided anew."""
+        """With whole parameters in every process; `changed` ones are partitioned again."""
         return deepspeed.zero.GatheredParameters(list(self._model.parameters()), modifier_rank=0 if changed else None)
 
     def collect_model(self) -> None:

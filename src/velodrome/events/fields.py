@@ -71,12 +71,12 @@ class Counts(Record):
         description="sum of their losses; null if it is not finite, and for a script of your own"
     )
     reported: Annotated[dict[str, Number | None] | None, NOT_NULL] = Field(
-        None, description="for a script of your own: its figures by name, as it reported them; `total` is 0 if it did "
-        "not report of how many examples they are"
+        None, description="for your own script: its figures by name, as it reported them; `total` is 0 if it did not "
+                          "report how many examples they are based on"
     )
     metrics: Annotated[dict[str, Number | None] | None, NOT_NULL] = Field(
-        None, description="metrics by name, the one that decides first, of a task of your own: its counts are beside "
-        "them, and only it computes metrics from counts"
+        None, description="for your own task: metrics by name, the deciding one first; its counts are stored beside "
+                          "them, because only your task can compute metrics from counts"
     )
 
     @model_validator(mode="after")
@@ -89,10 +89,10 @@ class Counts(Record):
 class MetricDefinition(Record):
     """A metric of a task that only a training process knows."""
 
-    name: str = Field(description="as it is called in counts and history")
+    name: str = Field(description="its name in counts and history")
     better: Literal["more", "less"] = Field(description="`more` or `less`")
     form: Annotated[str, Field(pattern=r"^,?(\.\d{1,2})?[efg%]?$")] = Field(
-        ".4g", description="format specification: digits after the point and how they are written"
+        ".4g", description="Python format specification, such as `.5f`"
     )
     margin: Measured = Field(0.0, description="models this close to the best count as equally good")
     relative_margin: bool = Field(False, description="whether the margin is a fraction of the best value")
@@ -183,7 +183,7 @@ class HistoryRow(Scores):
     train_loss: Number | None = Field(None, description="mean loss over the epoch's training examples")
     validation_loss: Number | None = Field(None, description="mean loss over the validation set")
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+        None, description="of the epoch's last step; for your own optimizer, the factor applied to its rate"
     )
     seconds: Measured = Field(description="training time, without validation")
     evaluate_seconds: Measured = Field(description="validation time")

@@ -95,11 +95,11 @@ class DataEvent(EventBase):
     validation: Count = Field(description="validation examples")
     test: Count = Field(description="test examples")
     fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="of the content of all examples, in whatever order and parts they are; of examples that are "
-        "made when they are asked for, of their number and form"
+        None, description="hash of the content of all examples, whatever their order and split; for examples that are "
+                          "computed on demand, of their number and shape"
     )
     seeded: bool = Field(
-        False, description="whether a function of your own made the examples, which may be others for each seed"
+        False, description="whether your own function made the examples, which may then differ between seeds"
     )
 
 
@@ -118,7 +118,7 @@ class ProgressEvent(EventBase):
         default_factory=dict, description="all metrics of the task over the same examples, by name"
     )
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="of the last step; for an optimizer of your own, what its rate was multiplied with"
+        None, description="of the last step; for your own optimizer, the factor applied to its rate"
     )
     total_steps: Annotated[Positive | None, NOT_NULL] = Field(
         None, description="steps of the whole training, if a script of your own reports them"
@@ -139,7 +139,7 @@ class EpochEvent(EventBase):
     train: Counts = Field(description="counts over the epoch's training examples, as they were trained on")
     validation: Counts = Field(description="counts over the validation set")
     learning_rate: Annotated[Number | None, NOT_NULL] = Field(
-        None, description="of the epoch's last step; for an optimizer of your own, what its rate was multiplied with"
+        None, description="of the epoch's last step; for your own optimizer, the factor applied to its rate"
     )
 
 
@@ -152,7 +152,7 @@ class ResourcesEvent(EventBase):
     )
     memory_bytes: Count = Field(description="resident memory of the process")
     resources: dict[str, Amount] = Field(
-        default_factory=dict, description="what else is measured of the process, by name; nothing so far"
+        default_factory=dict, description="other measurements of the process, by name; none so far"
     )
     network: Network = Field(description="bytes that the *host* exchanged since the previous heartbeat")
     steps: Count = Field(0, description="training steps done so far")
@@ -286,8 +286,9 @@ class ResultEvent(EventBase):
         None, description="pixel values that were fed to the model: unit, byte or standardize; null for a text"
     )
     metrics: list[MetricDefinition] = Field(
-        default_factory=list, description="the metrics of a task of your own, the one that decides first; empty for "
-        "tasks that come with Velodrome"
+        default_factory=list,
+        description="the metrics of your own task, the deciding one first; empty for tasks that come with "
+                    "Velodrome"
     )
 
 
@@ -313,7 +314,7 @@ class FaultEvent(EventBase):
     fault: str = Field(description="as requested")
     action: str = Field(description="kill, pause, partition or slow")
     target: str = Field(description="the process or host that was named")
-    host: str = Field(description="the host that it is about, or that the process runs on")
+    host: str = Field(description="the affected host, or the one that the process runs on")
     factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
 
 

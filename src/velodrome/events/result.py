@@ -42,12 +42,12 @@ class TestScore(Scores):
         None, description="examples in the test set; words of a text; missing if a script of your own did not report it"
     )
     answers: Annotated[str | None, NOT_NULL] = Field(
-        None, description="which examples were classified correctly, in the order of the test set: a bit each "
-        "(`numpy.packbits`), compressed by zlib, in base64; missing for language models"
+        None, description="which examples were classified correctly, in the order of the test set: one bit each "
+                          "(`numpy.packbits`), compressed by zlib, in base64; missing for language models"
     )
     fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="of the test set's labels and some of its images: runs in which it is equal are compared "
-        "example by example"
+        None, description="hash of the test set's labels and some of its images: runs with the same one are compared "
+                          "example by example"
     )
 
     @model_validator(mode="after")
@@ -64,11 +64,11 @@ class DataRecord(Record):
     validation: Count = Field(description="validation examples")
     test: Count = Field(description="test examples")
     fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="of the content of all examples, in whatever order and parts they are; of examples that are "
-        "made when they are asked for, of their number and form"
+        None, description="hash of the content of all examples, whatever their order and split; for examples that are "
+                          "computed on demand, of their number and shape"
     )
     seeded: bool = Field(
-        False, description="whether a function of your own made the examples, which may be others for each seed"
+        False, description="whether your own function made the examples, which may then differ between seeds"
     )
 
 
@@ -104,7 +104,7 @@ class Node(Record):
     )
     memory_bytes: CountSpread = Field(description="mean, min and max of resident memory")
     resources: dict[str, Spread] = Field(
-        default_factory=dict, description="what else was measured of it, by name, in the same form; nothing so far"
+        default_factory=dict, description="other measurements of it, by name, in the same form; none so far"
     )
     network_bytes: Network = Field(
         description="in, out and loopback bytes of the process's *host* while the process lived"
@@ -141,8 +141,8 @@ class Host(Record):
         None, description="cores in use by the run and by other programs, where the system counts them"
     )
     network_bytes: Annotated[Network | None, NOT_NULL] = Field(
-        None, description="in, out and loopback bytes of the host during the run by the counters of its own network, "
-        "where the launcher reads them (emulated hosts)"
+        None, description="in, out and loopback bytes of the host during the run, from its own network counters, "
+                          "where the launcher reads them (emulated hosts)"
     )
 
 
@@ -152,7 +152,7 @@ class FaultRecord(Record):
     fault: str = Field(description="as requested")
     action: str = Field(description="kill, pause, partition or slow")
     target: str = Field(description="the process or host that was named")
-    host: str = Field(description="the host that it is about, or that the process runs on")
+    host: str = Field(description="the affected host, or the one that the process runs on")
     factor: Annotated[Measured | None, NOT_NULL] = Field(None, description="how many times slower")
     start: Measured = Field(description="seconds since the run began")
     end: Measured | None = Field(None, description="seconds since the run began; null if it lasted until the end")
@@ -234,13 +234,13 @@ class RunResult(Record):
         None, description="what is learned, e.g. `classification`, `regression` or `module:Class` of your own"
     )
     metrics: Annotated[list[MetricDefinition] | None, NOT_NULL] = Field(
-        None, description="the metrics of a task of your own, the one that decides first; missing for those that come "
+        None, description="the metrics of your own task, the deciding one first; missing for those that come "
         "with Velodrome"
     )
     dataset: str = Field(description="as requested")
     data: Annotated[DataRecord | None, NOT_NULL] = Field(
-        None, description="what was loaded of the data set: runs in which it differs are not compared; missing for a "
-        "script of your own, for a run that ended before, and in results of earlier versions"
+        None, description="what was loaded of the data set: runs in which it differs are not compared; missing for "
+                          "your own script, for a run that ended before loading, and in results of earlier versions"
     )
     model: str = Field(description="as requested")
     engine: str = Field(description="as requested")
@@ -323,8 +323,7 @@ class RunResult(Record):
         None, description="mean and max, if the strategy reported it"
     )
     faults: Annotated[list[FaultRecord] | None, NOT_NULL] = Field(
-        None, description="what was broken on purpose (`--fault`), in the order in which it happened; missing if "
-        "nothing was"
+        None, description="injected faults (`--fault`), in the order in which they happened; missing if there were none"
     )
     warnings: Annotated[list[str] | None, NOT_NULL] = Field(
         None, description="what the run warned of, each sentence once; missing if there was nothing"

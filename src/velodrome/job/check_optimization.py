@@ -50,7 +50,7 @@ def _keeps_rate(job: Job, strategy: Strategy) -> str:
 def check_optimization(job: Job, strategy: Strategy) -> None:
     """Refuse what the optimizer or the schedule cannot do under the job's strategy."""
     if job.nesterov and job.optimizer != "momentum":
-        raise BadRequest(f"--nesterov: it is a form of momentum, and --optimizer is {job.optimizer!r}; choose momentum")
+        raise BadRequest(f"--nesterov: it is a form of momentum, but --optimizer is {job.optimizer!r}; choose momentum")
     _check_own_optimizer(job, strategy)
     _check_schedule(job)
     if strategy.keeps_rate:
@@ -121,7 +121,7 @@ def _check_engine(job: Job, strategy: Strategy) -> None:
     if job.weights and not job.weights.lower().endswith(engine.weights_files):
         ending = next(each for each in WEIGHTS_FILES if job.weights.lower().endswith(each))
         raise BadRequest(
-            f"--weights {job.weights!r} is a file of Keras, and {engine.title} reads {', '.join(engine.weights_files)}"
+            f"--weights {job.weights!r} is a file of Keras, but {engine.title} reads {', '.join(engine.weights_files)}"
             f"; choose {_others(lambda other: ending in other.weights_files)}, or save the weights with safetensors"
         )
 

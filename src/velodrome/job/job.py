@@ -57,8 +57,8 @@ class Job(Optimization):
     model_args: dict[str, Any] = Field(default_factory=dict, description="arguments passed to the model's function")
     task: str | None = Field(
         None, description="what is learned: classification, regression, binary, multi-label or language-model, or "
-        "`module:Class` of your own; by default what the data implies (a target with fractions is regression) and, "
-        "where only loading would show it, what the model is for"
+        "`module:Class` of your own; by default what the data implies (a target with fractions is regression) and, if "
+        "that is known only after loading, what the model is made for"
     )
     engine: str = Field(
         DEFAULT_ENGINE, description="the framework that trains; `velodrome engines` lists them. By default the only "
@@ -74,16 +74,17 @@ class Job(Optimization):
     )
     implementation: Literal["velodrome", "stock"] = Field(
         "velodrome", description="run the strategy with the parts that Velodrome replaces for speed (velodrome), or "
-        "with the framework's own parts only (stock), to see what the difference is worth"
+        "with the framework's own parts only (stock), to see what the replacements gain"
     )
     script: str | None = Field(
-        None, description="path of a script of your own, which every worker runs in place of a model on a data set; it "
-        "brings its own distribution"
+        None, description="path of your own script, which every worker runs instead of training a model on a data "
+                          "set; the script distributes the training itself"
     )
     script_args: str = Field(
-        "", max_length=LONGEST_ARGUMENTS, description="arguments of the script, as in a shell; `{seed}`, `{workers}` "
-        "and computed ones such as `{64/workers}` stand for the job's, `{role}`, `{index}`, `{ps_hosts}` and "
-        "`{worker_hosts}` for the process's"
+        "", max_length=LONGEST_ARGUMENTS,
+        description="arguments of the script, as in a shell; `{seed}`, `{workers}` and computed ones such as "
+                    "`{64/workers}` are replaced by the job's values, `{role}`, `{index}`, `{ps_hosts}` and "
+                    "`{worker_hosts}` by the process's"
     )
     read: list[str] = Field(
         default_factory=list, description="regular expressions that find figures in what the script prints: each named "
@@ -123,7 +124,7 @@ class Job(Optimization):
         "job (fail)"
     )
     target: Annotated[str, parses(Target.parse)] | None = Field(
-        None, description='stop after the epoch that reaches this on validation, as "accuracy>=0.97"'
+        None, description='stop after the epoch that reaches this on validation, such as "accuracy>=0.97"'
     )
     dtype: Literal["float32", "float64", "bfloat16"] = Field(
         "float32", description="floating-point type of weights and arithmetic; with bfloat16 layers compute in it "
@@ -137,8 +138,9 @@ class Job(Optimization):
     )
     keep_going: bool = Field(False, description="let a parameter-server run continue when it loses a worker")
     faults: list[str] = Field(
-        default_factory=list, description="faults to inject during training, as `partition node3 20s..30s`, "
-        "`slow node2 4x from 10s`, `pause worker0 5s..8s` or `kill worker1 at 15s`, in seconds since training began"
+        default_factory=list,
+        description="faults to inject during training, such as `partition node3 20s..30s`, `slow node2 4x from "
+                    "10s`, `pause worker0 5s..8s` or `kill worker1 at 15s`, in seconds since training began"
     )
     checkpoints: bool = Field(True, description="write a checkpoint after every epoch")
 

@@ -44,7 +44,7 @@ class Span(NamedTuple):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(steps?|epochs?)?\s*", text)
         epochs = bool(match and (match[2] or "").startswith("epoch"))
         if match is None or ("." in match[1] and not epochs):
-            raise ValueError(f"{text!r} is no number of steps or epochs: write one such as '500' or '2epochs'")
+            raise ValueError(f"{text!r} is not a number of steps or epochs: write one such as '500' or '2epochs'")
         return cls(float(match[1]), epochs)
 
     def steps(self, per_epoch: int) -> int:
@@ -88,21 +88,23 @@ class Optimization(BaseModel):
     )
     nesterov: bool = Field(False, description="Nesterov's form of momentum, for the optimizer momentum")
     schedule: Schedule = Field(
-        "constant", description="how the learning rate changes after the warm-up: not at all, to 0 at the job's last "
-        "step along a half cosine or a line, or by --milestone-factor at each milestone (step)"
+        "constant", description="how the learning rate changes after the warm-up: not at all (constant), to 0 at the "
+                                "job's last step along a half cosine (cosine) or a line (linear), or by "
+                                "--milestone-factor at each milestone (step)"
     )
     schedule_by: Literal["step", "epoch"] = Field(
         "step", description="whether the schedule changes the learning rate at every step or only between epochs"
     )
     warmup: Annotated[Text, parses(Span.parse)] | None = Field(
-        None, description="raise the learning rate evenly to its full value over so many steps, or epochs as 2epochs"
+        None, description="raise the learning rate linearly to its full value over this many steps, or epochs such as "
+                          "2epochs"
     )
     milestones: Annotated[Text, parses(parse_milestones)] | None = Field(
-        None, description="for --schedule step: after how many steps or epochs the learning rate is multiplied, as "
-        "30epochs,60epochs (in --vary with + instead of the comma)"
+        None, description="for --schedule step: the steps or epochs after which the learning rate is multiplied, such "
+                          "as 30epochs,60epochs (in --vary with + instead of the comma)"
     )
     milestone_factor: float = Field(
-        0.1, gt=0, le=1, description="for --schedule step: what the learning rate is multiplied with at each milestone"
+        0.1, gt=0, le=1, description="for --schedule step: factor applied to the learning rate at each milestone"
     )
     decay: float | None = Field(
         None, gt=0, le=1, description="factor applied to the learning rate in each epoch after --decay-after"
@@ -114,8 +116,8 @@ class Optimization(BaseModel):
         None, gt=0, allow_inf_nan=False, description="clip the gradient of a step to this global norm"
     )
     accumulate: Positive = Field(
-        1, description="batches whose gradients are added up before one update: the step of a batch so many times as "
-        "large, in less memory"
+        1, description="batches whose gradients are added up before one update: the same step as with a batch that "
+                       "many times as large, in less memory"
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="part of each label that training spreads evenly over all classes, for "

@@ -57,7 +57,7 @@ class Race(BaseModel):
         default_factory=dict, description="field names with their values; `entry` takes partial jobs"
     )
     repeat: Positive = Field(
-        1, description="runs of each configuration, with seeds that count up; with `until_sure` at least this many"
+        1, description="runs of each configuration, with consecutive seeds; with `until_sure` at least this many"
     )
     until_sure: bool = Field(
         False, description="repeat until the best configuration is known, and drop those that are clearly worse; by "
@@ -65,16 +65,16 @@ class Race(BaseModel):
     )
     max_repeat: Positive = Field(30, description="with `until_sure`, run each configuration at most this often")
     budget: Seconds | None = Field(
-        None, description="time that all runs together may take, as 20m, 1h30m or 90s: no run starts that is expected "
-        "to end later, and with `until_sure` configurations for which it is too small are left out; by default none, "
-        "or 15m if nothing varies"
+        None, description="time limit for all runs together, such as 20m, 1h30m or 90s: runs that are expected to end "
+                          "later do not start, and with `until_sure` configurations that do not fit are left out; by "
+                          "default none, or 15m if nothing varies"
     )
     objective: str | None = Field(
         None, description="what decides: time-to-accuracy, accuracy, throughput or cost; by default time-to-accuracy "
         "if the race has a target, else throughput"
     )
     tolerance: Share | None = Field(
-        None, description="a difference below this is too small to matter, as 5% or 0.05; by default 5%"
+        None, description="treat differences below this share as ties, such as 5% or 0.05; by default 5%"
     )
     accuracy_margin: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="how much less accurate than the best a configuration may be and still win by another "
@@ -85,8 +85,8 @@ class Race(BaseModel):
         "configuration dropped for missing the target"
     )
     baseline: bool | None = Field(
-        None, description="whether each engine's `single` takes part where distribution varies, and one worker alone "
-        "where diloco has several; recorded when the race starts, by default true"
+        None, description="whether to add each engine's `single` as a baseline if the distribution varies, and a "
+                          "single worker if diloco has several; recorded when the race starts, by default true"
     )
     naming: Literal["plain", "published"] = Field(
         "plain", description="how runs are named: by engine, strategy and sizes (plain), or by [the published "
@@ -96,20 +96,20 @@ class Race(BaseModel):
         None, ge=0, le=999, description="test group of published names: `MWM201` is run 1 of group 2; by default 0"
     )
     stamp: str | None = Field(
-        None, pattern=r"^\d{6}-\d{6}$", description="time stamp of published names, as 230713-102652; by default the "
-        "start of the race"
+        None, pattern=r"^\d{6}-\d{6}$",
+        description="time stamp of published names, such as 230713-102652; by default the start of the race"
     )
     sizes: dict[str, int] = Field(
         default_factory=dict, description="data sizes in published names, recorded when the race starts, so that a "
         "resumed race has the same names"
     )
     machine: str | None = Field(
-        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$", description="name of the machine in published "
-        "names, recorded like the sizes"
+        None, max_length=60, pattern=r"^[A-Za-z0-9]+(-[A-Za-z0-9]+)*$",
+        description="name of the machine in published names, recorded when the race starts"
     )
     prefix: list[Prefix] | None = Field(
         None, max_length=2, description="what plain names begin with: data set, model or both; by default those of "
-        "which the race has several"
+                                        "which the race has more than one"
     )
     named_by: list[str] | None = Field(
         None, max_length=100, description="fields whose values are part of plain names, besides strategy, sizes and "
@@ -213,7 +213,7 @@ def _split(word: str, values: str) -> list[str]:
     try:
         return next(csv.reader([values], skipinitialspace=True, strict=True))
     except csv.Error:
-        raise BadRequest(f"--vary {word!r}: a double quote has no end, or text follows it") from None
+        raise BadRequest(f"--vary {word!r}: a double quote is not closed, or text follows it") from None
 
 
 def _entry(value: Any) -> dict[str, Any]:
@@ -237,8 +237,8 @@ def _too_many(race: Race) -> str | None:
     if configurations * race.most <= MOST_JOBS:
         return None
     limit = "max_repeat" if race.most > race.repeat else "repeat"
-    return (f"it asks for {configurations * race.most:,} jobs ({configurations:,} × {limit} {race.most:,}), and a race "
-            f"has at most {MOST_JOBS:,}: vary fewer values, or lower {limit}")
+    return (f"it asks for {configurations * race.most:,} jobs ({configurations:,} × {limit} {race.most:,}), but a "
+            f"race has at most {MOST_JOBS:,}: vary fewer values, or lower {limit}")
 
 
 def varying(race: Race) -> Iterator[dict[str, Any]]:
@@ -290,7 +290,7 @@ def combinations(race: Race) -> Combinations:
                 expanded.entries += _repetitions(added, race.repeat, baseline=True)
     jobs = len(expanded.entries) // race.repeat * race.most
     if jobs > MOST_JOBS:
-        raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, and a race has at most "
+        raise BadRequest(f"this race cannot run: it asks for {jobs:,} jobs with its baselines, but a race has at most "
                          f"{MOST_JOBS:,}: vary fewer values, repeat them less often, or leave baselines out")
     return expanded
 

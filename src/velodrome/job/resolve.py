@@ -48,8 +48,8 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
     taken = own if models is not None and job.model not in models else {}
     for name in engine_of(job).without:
         if name not in taken and getattr(job, name) != default_of(name):
-            raise BadRequest(f"{flag(name)}: engine {job.engine} cannot do that; leave it out, or choose "
-                             "another engine")
+            raise BadRequest(f"{flag(name)}: engine {job.engine} does not support this option; leave it out, or "
+                             "choose another engine")
     if job.servers and not strategy.has_servers:
         raise BadRequest(f"--servers {job.servers}: strategy {named} has no parameter servers; leave servers out")
     if strategy.max_workers is not None and job.workers > strategy.max_workers:
@@ -67,7 +67,7 @@ def resolve(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
             f"{job.workers} workers"
         )
     if job.target and job.validation == 0:
-        raise BadRequest(f"--target {job.target!r} is measured on validation examples, and --validation 0 keeps none")
+        raise BadRequest(f"--target {job.target!r} is measured on validation examples, but --validation 0 keeps none")
     job = job.model_copy(update=dict(strategy.complete(job)))
     check_optimization(job, strategy)
     if job.keep_going and strategy.synchronous:
@@ -173,7 +173,7 @@ def sharding_of(job: Job, files: int, *, synchronous: bool) -> str:
     if job.sharding == "file" and files < workers:
         has = f"has {files}" if files else "is not stored in files"
         raise BadRequest(
-            f"--sharding file: {workers} workers need at least {workers} files, and {job.dataset} {has}; "
+            f"--sharding file: {workers} workers need at least {workers} files, but {job.dataset} {has}; "
             f"`velodrome data shard` makes more, or use --sharding data"
         )
     if job.sharding != "auto":

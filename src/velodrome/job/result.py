@@ -33,7 +33,7 @@ class Result(RunResult):
     `as_json` leaves out what the reader added.
     """
 
-    #: Only runs that ended are stored; a reader also sees runs that go on, or that cannot be read.
+    #: Only runs that ended are stored; a reader also sees runs that are still running, or that cannot be read.
     status: Annotated[  # type: ignore[assignment]
         Status, GetPydanticSchema(lambda _, handler: handler(Ended)),
         Field(description=RunResult.model_fields["status"].description),

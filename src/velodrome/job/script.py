@@ -105,7 +105,7 @@ def _value(text: str, job: Job) -> int:
                 return value
             case ast.Name(id=name):
                 if name not in NAMES:
-                    raise refuse(f"names {name!r}, which is no field: {which_name(name, NAMES)}")
+                    raise refuse(f"names {name!r}, which is not a field: {which_name(name, NAMES)}")
                 if (value := getattr(job, name)) is None:
                     raise refuse(f"needs {name}, which has no value: give {flag(name)}")
                 return int(value)
@@ -114,7 +114,7 @@ def _value(text: str, job: Job) -> int:
             case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
                 first, second = of(left), of(right)
                 if isinstance(operation, ast.Div) and (second == 0 or first % second):
-                    raise refuse(f"is {first}/{second}, which is no whole number: choose numbers that divide")
+                    raise refuse(f"is {first}/{second}, which is not a whole number: choose numbers that divide evenly")
                 return _OPERATIONS[type(operation)](first, second)
         raise refuse("can have whole numbers, names of fields, + - * / and parentheses only")
 
@@ -137,13 +137,14 @@ def batch_note(jobs: Iterable[Job], source: str = "") -> str:
         *_declared(source, _BATCH_FLAG), " (the script's default)")
     if not flag:
         return ("if the script's batch size is per process, as in most DDP scripts, the global batch grows with the "
-                f"workers ({counts[0]} to {counts[-1]}), which is another training; to keep it, divide it: "
+                f"workers ({counts[0]} to {counts[-1]}), which is not the same training; to keep it, divide it: "
                 "--script-args \"--batch-size {64/workers}\", by whatever name the script has for it")
     sizes = " and ".join(f"{size * count} with {count} worker{'' if count == 1 else 's'}"
                          for count in (counts[0], counts[-1]))
     instead = divided_batch(match[0] if match else f"{flag} {size}")
     return (f"the global batch grows with the workers if {flag} {size}{where} is per process, as in most DDP scripts: "
-            f"{sizes}, which is another training; to keep it, write {instead}{'' if match else ' in --script-args'}")
+            f"{sizes}, which is not the same training; to keep it, write "
+            f"{instead}{'' if match else ' in --script-args'}")
 
 
 def batch_notes(jobs: Iterable[Job]) -> list[str]:

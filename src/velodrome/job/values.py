@@ -147,7 +147,7 @@ def parse_fault(text: str) -> Fault:
     """Read a fault; `ValueError` with a sentence if it is none."""
     words = text.split()
     if len(words) < 3 or words[0] not in ACTIONS or not _TARGET.fullmatch(words[1]):
-        raise ValueError(f"{text!r} is no fault: write one such as {EXAMPLES}")
+        raise ValueError(f"{text!r} is not a fault: write one such as {EXAMPLES}")
     action, target, rest = words[0], words[1], words[2:]
     factor = None
     if match := _FACTOR.fullmatch(rest[0]):

@@ -132,7 +132,7 @@ def _interaction(table: Correct) -> float:
 
 
 def _of_pairs(pairs: Sequence[tuple[Score, Score]]) -> Difference:
-    differences = [one.value - other.value for one, other in pairs]
+    differences = [first.value - other.value for first, other in pairs]
     count, estimate = len(pairs), fmean(differences)
     between = variance(differences) / count if count > 1 else 0.0
     freedom = max(1.0, count - 1.0)
@@ -140,8 +140,8 @@ def _of_pairs(pairs: Sequence[tuple[Score, Score]]) -> Difference:
     if not all(_share_examples(pair) for pair in pairs):
         samples = [[pair[side] for pair in pairs] for side in (0, 1)]
         return _combined(estimate, between, freedom, sum(map(_binomial, samples)), False, known, samples)
-    table = [_stacked([one])[0] - _stacked([other])[0] for one, other in pairs]
-    sets = {one.test_set for one, _ in pairs}
+    table = [_stacked([first])[0] - _stacked([other])[0] for first, other in pairs]
+    sets = {first.test_set for first, _ in pairs}
     if len(sets) == 1:
         import numpy as np
 
@@ -151,7 +151,7 @@ def _of_pairs(pairs: Sequence[tuple[Score, Score]]) -> Difference:
         examples = sum(map(_over_examples, table)) / count**2
         if len(sets) == count:  # what the test sets change, the seeds show
             examples = 0.0
-    least = 1 / min(one.total for one, _ in pairs) ** 2 / len(sets)
+    least = 1 / min(first.total for first, _ in pairs) ** 2 / len(sets)
     return _combined(estimate, between, freedom, max(examples, least), True, known)
 
 
@@ -222,9 +222,9 @@ def has_one_seed(results: Sequence[Result]) -> bool:
     if not figures or not figures[0] or len({result.seed for result in results}) < 2:
         return False
     return all(result.script for result in results) and all(
-        one.keys() == figures[0].keys()
-        and all(math.isclose(value, figures[0][name], rel_tol=_SAME_FIGURE) for name, value in one.items())
-        for one in figures[1:]
+        reported.keys() == figures[0].keys()
+        and all(math.isclose(value, figures[0][name], rel_tol=_SAME_FIGURE) for name, value in reported.items())
+        for reported in figures[1:]
     )
 
 

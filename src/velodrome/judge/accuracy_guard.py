@@ -190,12 +190,13 @@ def limited_by_test_set(contest: Contest, standing: ContestState) -> bool:
     if standing.looks < FIRST_LOOK or len(left) < 2:
         return False
     fitted = contest.fit_at(contest.looks)
-    pairs = [(one, other) for one in left for other in left if one < other and np.isfinite(fitted.error[0, one, other])]
+    pairs = [(first, other) for first in left for other in left
+             if first < other and np.isfinite(fitted.error[0, first, other])]
     if not pairs or fitted.lasting is None:
         return False
-    seen = np.array([abs(fitted.estimate[0, one, other]) for one, other in pairs])
-    lasting = np.array([fitted.lasting[0, one, other] for one, other in pairs])
-    errors = np.array([fitted.error[0, one, other] for one, other in pairs])
+    seen = np.array([abs(fitted.estimate[0, first, other]) for first, other in pairs])
+    lasting = np.array([fitted.lasting[0, first, other] for first, other in pairs])
+    errors = np.array([fitted.error[0, first, other] for first, other in pairs])
     if (2 * lasting**2 < errors**2).any():
         return False
     reach = lasting * margin(np.array([_MANY]), contest.looks + MOST_MORE, float(len(left)), contest.size)
@@ -235,7 +236,7 @@ class TwoQualities:
     def of(cls, groups: Sequence[Sequence[Row]]) -> TwoQualities:
         rows = [row for group in groups for row in group]
         quality = quality_of(rows)
-        first, second = ([mean for one in group if (mean := one.mean(quality.name)) is not None]
+        first, second = ([mean for row in group if (mean := row.mean(quality.name)) is not None]
                          for group in groups)
         return cls(quality, metric_of(rows), (fmean(first) if first else None, fmean(second) if second else None))
 

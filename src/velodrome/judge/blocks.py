@@ -111,7 +111,7 @@ def _places(results: Sequence[Result]) -> list[Block]:
 ERROR_RATE = 0.05
 #: The first repetition after which anything is claimed.
 FIRST_LOOK = 3
-#: Differences of logarithms below this are not told apart by any clock: 0.1 %.
+#: Differences of logarithms below this cannot be measured by any clock: 0.1 %.
 RESOLUTION = 0.001
 #: Up to here every look has the same share of the error rate; later ones have less and less, without an end: falling
 #: with the square of the look, or, with more than a few configurations, with its cube. Races that are hard to decide,
@@ -143,7 +143,7 @@ class Fit:
     #: Standard error; infinite where two configurations share fewer than two blocks.
     error: Array
     freedom: Array
-    #: Which values were taken for stragglers: (race, configuration, block).
+    #: Which values count as stragglers: (race, configuration, block).
     stragglers: Mask
     #: The part of the standard error that more repetitions do not make smaller; None if there is none.
     lasting: Array | None = None

@@ -91,52 +91,53 @@ def afford(contenders: Sequence[Contender], left: float, repetitions: int = FIRS
     ranked, room = _ranked(contenders), max(0.0, left)
     pair, whole = _pair(ranked, repetitions), _needed(ranked, repetitions)
     least = _needed(pair, repetitions)
-    singles = [one for one in ranked if one.baseline]
+    singles = [contender for contender in ranked if contender.baseline]
     kept = singles if _needed(singles, repetitions) <= room else []
     lacking: set[str] = set()
-    for one in sorted(ranked, key=lambda one: one.guessed):
-        if one in kept or (one.guessed and one.task in lacking):
+    for contender in sorted(ranked, key=lambda contender: contender.guessed):
+        if contender in kept or (contender.guessed and contender.task in lacking):
             continue
-        if _needed([*kept, one], repetitions) <= room:
-            kept.append(one)
-        elif not one.guessed:
-            lacking.add(one.task)
+        if _needed([*kept, contender], repetitions) <= room:
+            kept.append(contender)
+        elif not contender.guessed:
+            lacking.add(contender.task)
     if not _some_compared(kept):
         if not pair or least > room:
-            return Affordable(tuple(one.key for one in ranked), (), not pair, whole, least)
+            return Affordable(tuple(contender.key for contender in ranked), (), not pair, whole, least)
         kept = pair
-    names = [one.key for one in ranked if one in kept]
-    return Affordable(tuple(names), tuple(one.key for one in reversed(ranked) if one not in kept), True, whole, least)
+    names = [contender.key for contender in ranked if contender in kept]
+    left_out = tuple(contender.key for contender in reversed(ranked) if contender not in kept)
+    return Affordable(tuple(names), left_out, True, whole, least)
 
 
 def _needed(contenders: Iterable[Contender], repetitions: int) -> float:
-    return sum(one.needs(repetitions) for one in contenders)
+    return sum(contender.needs(repetitions) for contender in contenders)
 
 
 def _some_compared(contenders: Sequence[Contender]) -> bool:
     """Whether any two belong to the same task; one that is alone in its task is compared with nothing."""
-    return len({one.task for one in contenders}) < len(contenders)
+    return len({contender.task for contender in contenders}) < len(contenders)
 
 
 def _ranked(contenders: Sequence[Contender]) -> list[Contender]:
     """Baselines first, then what was measured, then by promise; of several tasks, one of each in turn."""
     turns: dict[str, int] = {}
     places = {}
-    for one in sorted(contenders, key=lambda one: (not one.baseline, one.guessed, -one.promise)):
-        turns[one.task] = turns.get(one.task, 0) + 1
-        places[one.key] = (not one.baseline, one.guessed, turns[one.task], -one.promise)
-    return sorted(contenders, key=lambda one: places[one.key])
+    for contender in sorted(contenders, key=lambda each: (not each.baseline, each.guessed, -each.promise)):
+        turns[contender.task] = turns.get(contender.task, 0) + 1
+        places[contender.key] = (not contender.baseline, contender.guessed, turns[contender.task], -contender.promise)
+    return sorted(contenders, key=lambda contender: places[contender.key])
 
 
 def _pair(ranked: Sequence[Contender], repetitions: int) -> list[Contender]:
     """The two configurations of a task that take least: measured ones, and a baseline among them, if there are any."""
     pairs = []
-    for task in {one.task for one in ranked}:
-        members = [one for one in ranked if one.task == task]
-        first = min(members, key=lambda one: (one.guessed, not one.baseline, one.needs(repetitions)))
-        others = [one for one in members if one is not first]
+    for task in {contender.task for contender in ranked}:
+        members = [contender for contender in ranked if contender.task == task]
+        first = min(members, key=lambda each: (each.guessed, not each.baseline, each.needs(repetitions)))
+        others = [contender for contender in members if contender is not first]
         if others:
-            pairs.append([first, min(others, key=lambda one: (one.guessed, one.needs(repetitions)))])
+            pairs.append([first, min(others, key=lambda each: (each.guessed, each.needs(repetitions)))])
     return min(pairs, key=lambda pair: _needed(pair, repetitions), default=[])
 
 
@@ -184,9 +185,9 @@ class Remaining:
 def remaining(jobs: Iterable[Progress]) -> Remaining:
     """Jobs to come and the seconds that they will take, corrected by how the ones so far did against expectation."""
     members = list(jobs)
-    ended = [one for one in members if one.ended]
-    spent, expected = sum(one.seconds for one in ended), sum(one.expected for one in ended)
-    ahead = [one.expected * (1 - one.share) for one in members if not one.ended]
+    ended = [job for job in members if job.ended]
+    spent, expected = sum(job.seconds for job in ended), sum(job.expected for job in ended)
+    ahead = [job.expected * (1 - job.share) for job in members if not job.ended]
     return Remaining(len(ahead), sum(ahead) * (spent / expected if expected > 0 and spent > 0 else 1.0))
 
 
@@ -217,18 +218,18 @@ def estimate_script(
             by_distance.setdefault(abs(other.workers - job.workers), []).append(whole)
     if same := by_distance.pop(0, []):
         return Estimate(median(same), "runs", len(same))
-    for one in tried:
-        if (one.job.workers, one.job.script, one.job.script_args) == (job.workers, job.script, job.script_args):
-            return Estimate(one.seconds, "measured", max(1.0, one.watched))
+    for trial in tried:
+        if (trial.job.workers, trial.job.script, trial.job.script_args) == (job.workers, job.script, job.script_args):
+            return Estimate(trial.seconds, "measured", max(1.0, trial.watched))
     if by_distance:
         nearest = by_distance[min(by_distance)]
         return Estimate(median(nearest), "other workers", len(nearest))
     return Estimate(_UNKNOWN_SCRIPT, "guess")
 
 
-def _longer(one: Job, other: Job) -> float | None:
+def _longer(before: Job, other: Job) -> float | None:
     """How many times as long the second of two jobs of a script trains; None if its arguments do not tell."""
-    first, second = (options_of(job.script_args) for job in (one, other))
+    first, second = (options_of(job.script_args) for job in (before, other))
     if first.keys() != second.keys():
         return None
     factor = 1.0
@@ -271,19 +272,21 @@ class Ending:
         times = counted(self.repetitions, "repetition")
         if self.stopped == "sure":
             rest = self.not_run + self.left_out
-            return f"Sure after {times}" + (f" without {in_list(rest)}, left out by the budget; a larger --budget "
-                                            "includes them." if rest else ".")
+            if not rest:
+                return f"Settled after {times}."
+            return (f"Settled after {times} without {in_list(rest)}, which the budget left out; raise --budget to "
+                    "include them.")
         if self.stopped == "budget":
             lacking = f" before {in_list(self.not_run)} ran" if self.not_run else ""
             lacking += f" without {in_list(self.left_out)}" if self.left_out else ""
             more = "" if self.enough is None else (
                 f": there is no verdict before repetition {FIRST_LOOK}, and --budget {as_option(self.enough)} would "
                 "let two configurations reach it")
-            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; a larger --budget "
-                    f"continues{more}.")
+            return (f"Stopped by the budget in repetition {self.repetitions}{lacking}; raise --budget to "
+                    f"continue{more}.")
         if self.stopped == "hopeless":
             return f"Stopped after {times}: no configuration can win."
-        return f"Stopped after {times}, the most that were allowed; a larger --max-repeat continues."
+        return f"Stopped after {times}, the maximum; raise --max-repeat to continue."
 
     def as_json(self) -> dict[str, Any]:
         return {

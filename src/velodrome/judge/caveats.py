@@ -40,7 +40,7 @@ def updates_note(best: Row, others: Iterable[Row]) -> str:
     if not updates:
         return ""
     return (f"{best.name} updates the weights after {update_size(best):,} examples, {' and '.join(updates)}: "
-            "this is another training")
+            "this is not the same training")
 
 
 def _differs(best: Row, other: Row) -> bool:
@@ -107,8 +107,8 @@ def unreported_note(rows: Sequence[Row]) -> str:
     for row in rows:
         for sentence in dict.fromkeys(
             # Results of earlier versions have a sentence that did not ask for validation.
-            _untested_of(result) + _pattern(one) if one.startswith(_UNTESTED) else one
-            for result in row.results for one in result.not_reported or ()
+            _untested_of(result) + _pattern(reported) if reported.startswith(_UNTESTED) else reported
+            for result in row.results for reported in result.not_reported or ()
         ):
             lacking.setdefault(sentence, []).append(row.name)
     parts = []
@@ -117,7 +117,8 @@ def unreported_note(rows: Sequence[Row]) -> str:
     for sentence, names in lacking.items():
         what, _, follows = sentence.partition(": ")
         if what == "examples" and grows:
-            follows += ", and so is whether the global batch grows with the workers, which is another training"
+            follows += (", and so is whether the global batch grows with the workers, which would not be the same "
+                        "training")
         whose = "" if len(names) == len(rows) else f" by {in_list(names)}"
         follows, _, option = follows.partition(PRINTED)
         parts.append(f"{what}{whose} ({follows}){f': {option} of what it printed' if option else ''}")
@@ -155,7 +156,7 @@ def caveats_of(question: Question, choice: Choice, rows: Sequence[Row], reasons:
     """What a reader must know beside the three lines and the reasons why they are not reliable, as sentences."""
     notes = list(question.notes)
     if question.slowed and not any(_load(rows) in reason for reason in reasons):
-        notes.append(f"{_load(rows)}: the ranges allow for what that may have changed")
+        notes.append(f"{_load(rows)}: the ranges are widened to allow for that")
     if question.twins:
         notes.append(_twins(question.twins))
     notes.append(_other_means(question, choice))
@@ -165,8 +166,8 @@ def caveats_of(question: Question, choice: Choice, rows: Sequence[Row], reasons:
     notes.append(updates_note(best, [*([rival] if rival is not None else []), *singles]))
     if choice.decision != "open" and choice.rival is not None:
         notes.append(misses_note(question, choice.chosen, question.lead(choice.chosen, choice.rival)))
-    if len(question.candidates) > 1 and all(one.distributed for one in question.candidates):
-        notes.append("everything here was distributed, so whether distributing helps at all is not known")
+    if len(question.candidates) > 1 and all(candidate.distributed for candidate in question.candidates):
+        notes.append("every configuration here was distributed, so it is not known whether distributing helps at all")
     notes += [one_seed_note(question.one_seed), unreported_note(rows), straggler_note(rows)]
     return [as_sentence(note.removesuffix(".")) for note in notes if note]
 
@@ -177,12 +178,13 @@ def _other_means(question: Question, choice: Choice) -> str:
         return ""
     pair = (choice.chosen, choice.rival)
     compared = question.compared(*pair)
-    fewer = any(len(one.blocks) > compared.with_stragglers for one in pair)
-    if not fewer or all(question.amount(one, other) == question.amount(one) for one, other in (pair, pair[::-1])):
+    fewer = any(len(candidate.blocks) > compared.with_stragglers for candidate in pair)
+    if not fewer or all(question.amount(candidate, other) == question.amount(candidate)
+                        for candidate, other in (pair, pair[::-1])):
         return ""
     count = compared.count
-    return (f"figures of this answer are of the {count} repetitions in which both were compared; means in tables have "
-            "all runs") if count > 1 else ""
+    return (f"figures in this answer are from the {count} repetitions in which both were compared; means in tables "
+            "include all runs") if count > 1 else ""
 
 
 def _load(rows: Sequence[Row]) -> str:
@@ -194,9 +196,9 @@ def _twins(twins: Mapping[str, str]) -> str:
     groups: dict[str, list[str]] = {}
     for name, single in twins.items():
         groups.setdefault(single, []).append(name)
-    parts = [f"{in_list(names)} {'is' if len(names) == 1 else 'are'} the same training as {single}"
+    parts = [f"{in_list(names)} {'trains' if len(names) == 1 else 'train'} exactly as {single} does"
              for single, names in groups.items()]
-    return f"{'; '.join(parts)}, and not compared with it"
+    return f"{'; '.join(parts)}, so they are not compared"
 
 
 def unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> list[str]:
@@ -211,5 +213,8 @@ def unfinished(rows: Sequence[Row], failed: int, crashed: Mapping[str, int]) -> 
 
 def _ended(rows: Sequence[Row]) -> str:
     count = sum(row.ended for row in rows)
-    what = "1 run was ended early and counts" if count == 1 else f"{count} runs were ended early and count"
-    return f"{what} with the time until then: more could not have won" if count else ""
+    if not count:
+        return ""
+    if count == 1:
+        return "1 run was ended early, because it could no longer win; its time until then counts"
+    return f"{count} runs were ended early, because they could no longer win; their time until then counts"

@@ -46,7 +46,7 @@ def choose(question: Question) -> Choice:
     if len(question.candidates) == 1:
         return Choice("alone", question.candidates[0])
     if leads_with_less_accuracy(question):
-        candidates = [one for one in question.candidates if one.name not in question.seen_worse]
+        candidates = [candidate for candidate in question.candidates if candidate.name not in question.seen_worse]
         return Choice("open", best(question, candidates), question.survivors[0])
     outcome = question.standing.outcome
     if outcome == "open":
@@ -93,8 +93,9 @@ def _winner(question: Question) -> Choice:
 
 def _simplest(question: Question) -> Choice:
     """Those that are left are closer to one another than matters: the simplest is recommended."""
-    chosen = min((one for one in question.survivors if one.name not in question.seen_worse), key=effort)
-    rival = best(question, [one for one in question.survivors if one is not chosen])
+    eligible = [candidate for candidate in question.survivors if candidate.name not in question.seen_worse]
+    chosen = min(eligible, key=effort)
+    rival = best(question, [candidate for candidate in question.survivors if candidate is not chosen])
     return Choice("level", chosen, rival, chosen.distributed if is_mixed(question) else None)
 
 
@@ -106,7 +107,8 @@ def _of_open(question: Question) -> Choice:
     ahead, both = question.ahead_in(leader, other)
     clear = question.lead(leader, other).exceeds(question.tolerance) and ahead == both > 0
     chosen = leader if clear and not question.too_few_examples else simplest
-    distribute = leader.distributed if is_mixed(question) and len({one.distributed for one in left}) == 1 else None
+    alike = len({candidate.distributed for candidate in left}) == 1
+    distribute = leader.distributed if is_mixed(question) and alike else None
     return Choice("open", chosen, other if chosen is leader else leader, distribute)
 
 
@@ -152,13 +154,13 @@ class Commands:
         where fewer are then needed."""
         first = "close other programs, then "
         if anew is not None and (more is None or more > anew):
-            return f"{first}race anew: {self._anew(anew)}."
+            return f"{first}race again: {self._anew(anew)}."
         more = more or _SOME_MORE
         return f"{first}add repetitions: {self.again(repetitions + more, more)}."
 
     def unsettled(self) -> str:
         """Race again without other programs, where adding to what they disturbed would take too long."""
-        return (f"close other programs, then race anew: {self._anew()}; beside them more than {MOST_MORE} further "
+        return (f"close other programs, then race again: {self._anew()}; while they run, more than {MOST_MORE} further "
                 "repetitions would be needed.")
 
     def _anew(self, repetitions: int | None = None) -> str:
@@ -295,6 +297,6 @@ class RunsNeeded:
 
 def runs_needed(question: Question) -> RunsNeeded:
     """What it would cost to settle a question that is open."""
-    seconds = {one.name: one.row.mean("total_seconds") or 0.0 for one in question.survivors}
+    seconds = {candidate.name: candidate.row.mean("total_seconds") or 0.0 for candidate in question.survivors}
     option = "--accuracy-margin" if question.scale == "points" else "--tolerance"
     return RunsNeeded(question.standing.more, question.standing.looks, seconds, option, bool(question.too_few_examples))

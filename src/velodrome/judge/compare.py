@@ -248,7 +248,7 @@ def compare(results: Iterable[Result], target: Target | None = None) -> list[Row
     def over(row: Row, key: str | None) -> Ratio | None:
         if key is None:
             return None
-        if not all(THROUGHPUT.name in one.spreads for one in (row, rows[key])):
+        if not all(THROUGHPUT.name in side.spreads for side in (row, rows[key])):
             return None
         if key == row.configuration.key:
             return Ratio(1.0)

@@ -34,7 +34,7 @@ class Range:
     high: float
 
     def within(self, tolerance: float) -> bool:
-        """Whether the difference is surely too small to matter."""
+        """Whether the difference is proven to be too small to matter."""
         return -tolerance < self.low and self.high < tolerance
 
 
@@ -102,7 +102,7 @@ class ContestState:
     @property
     def leader(self) -> int:
         """The survivor that is ahead of the others, as it seems."""
-        return max(self.survivors, key=lambda one: sum(self._estimate[one, other] for other in self.survivors))
+        return max(self.survivors, key=lambda number: sum(self._estimate[number, other] for other in self.survivors))
 
 
 def contest_of(logarithms: Array, tolerance: float, *, robust: bool = True) -> Contest:
@@ -128,7 +128,7 @@ def decide(contest: Contest) -> ContestState:
             winner = int(ahead[0, :, loser].argmax())
             drops.append(Drop(int(loser), winner, look, _range(estimate[0], reach[0], winner, int(loser))))
         alive &= ~out(ahead)
-    survivors = tuple(int(one) for one in np.flatnonzero(alive[0]))
+    survivors = tuple(int(number) for number in np.flatnonzero(alive[0]))
     outcome: Outcome = "open"
     if len(survivors) == 1:
         outcome = "one"
@@ -171,12 +171,12 @@ def step(
 
 
 def out(ahead: Array) -> Mask:
-    """Whom another surely beats: (race, configuration)."""
+    """Which configurations are beaten by another: (race, configuration)."""
     return np.asarray((ahead > 0).any(1))
 
 
 def all_level(estimate: Array, reach: Array, alive: Mask, tolerance: float) -> Mask:
-    """In which races all differences between survivors are surely too small to matter."""
+    """In which races all differences between survivors are proven to be too small to matter."""
     compared = alive[:, :, None] & alive[:, None, :] & ~np.eye(alive.shape[1], dtype=bool)
     return np.asarray((~compared | (np.abs(estimate) + reach < tolerance)).all((1, 2)))
 

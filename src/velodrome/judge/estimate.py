@@ -172,12 +172,12 @@ def estimate(
 ) -> Estimate:
     """Seconds that a job will take. Of what is known, runs of the same job count more than others, and those more than
     a second of training."""
-    same = [one for one in known if _fields(one.job) == _fields(job)]
+    same = [other for other in known if _fields(other.job) == _fields(job)]
     for source, members in _sources(job, same, known):
         if members:
-            parts = [_expected(job, examples, cores, one, warm=warm) for one in members]
+            parts = [_expected(job, examples, cores, other, warm=warm) for other in members]
             seconds, rate = median(total for total, _ in parts), median(rate for _, rate in parts)
-            amount = median(one.timing.trained for one in members) if source == "measured" else len(members)
+            amount = median(other.timing.trained for other in members) if source == "measured" else len(members)
             return Estimate(seconds, source, max(1.0, amount), rate, amount_of(job, examples) / rate)
     pace = _RATE.get(job.model, _UNKNOWN_RATE) * min(1.0, 784 / (pixels or 784)) ** 0.5
     rate = _rate(job, cores, 1 / pace)
@@ -188,13 +188,13 @@ def estimate(
 
 def _sources(job: Job, same: Sequence[Known], known: Sequence[Known]) -> Iterable[tuple[Source, list[Known]]]:
     """What is known, in the order in which it is used: of the nearest kind only the nearest."""
-    alike = [one for one in known if is_alike(one.job, job)]
-    yield "runs", [one for one in same if not one.measured]
-    yield "measured", [one for one in same if one.measured]
+    alike = [other for other in known if is_alike(other.job, job)]
+    yield "runs", [other for other in same if not other.measured]
+    yield "measured", [other for other in same if other.measured]
     for source, measured in (("similar runs", False), ("measured", True)):
-        members = [one for one in alike if one.measured == measured]
-        nearest = min((_distance(one.job, job) for one in members), default=None)
-        yield source, [one for one in members if _distance(one.job, job) == nearest]  # type: ignore[misc]
+        members = [other for other in alike if other.measured == measured]
+        nearest = min((_distance(other.job, job) for other in members), default=None)
+        yield source, [other for other in members if _distance(other.job, job) == nearest]  # type: ignore[misc]
 
 
 def _fields(job: Job) -> dict[str, Any]:
@@ -213,16 +213,16 @@ def _own_batch(job: Job) -> float:
     return max(1.0, per_step / job.workers if strategy_of(job).synchronous else per_step)
 
 
-def _expected(job: Job, examples: int | None, cores: int, one: Known, *, warm: bool) -> tuple[float, float]:
+def _expected(job: Job, examples: int | None, cores: int, other: Known, *, warm: bool) -> tuple[float, float]:
     """Seconds and examples per second of a job, from those of another or of itself."""
-    rate = one.timing.rate if _fields(one.job) == _fields(job) else _scaled(one, job, cores)
-    slowness = _slowness(one)
+    rate = other.timing.rate if _fields(other.job) == _fields(job) else _scaled(other, job, cores)
+    slowness = _slowness(other)
     timing = replace(
-        one.timing,
-        startup=one.timing.startup + slowness * (_joining(job, cores) - _joining(one.job, one.cores)),
-        save=max(0.0, one.timing.save + slowness * _JOINT_EPOCH * (_is_joint(job) - _is_joint(one.job))),
+        other.timing,
+        startup=other.timing.startup + slowness * (_joining(job, cores) - _joining(other.job, other.cores)),
+        save=max(0.0, other.timing.save + slowness * _JOINT_EPOCH * (_is_joint(job) - _is_joint(other.job))),
     )
-    epochs = min(one.reached, job.epochs) if one.reached and one.job.target == job.target else None
+    epochs = min(other.reached, job.epochs) if other.reached and other.job.target == job.target else None
     return _seconds(job, examples, timing, rate, epochs, warm=warm), rate
 
 
@@ -240,23 +240,23 @@ def _seconds(
     return startup + timing.first + amount / rate + passes * (evaluate + timing.save) + timing.rest
 
 
-def _scaled(one: Known, job: Job, cores: int) -> float:
+def _scaled(other: Known, job: Job, cores: int) -> float:
     """Examples per second of a job by the rule, from those of another."""
-    step = _own_batch(one.job) * one.job.workers / one.timing.rate
+    step = _own_batch(other.job) * other.job.workers / other.timing.rate
     # What was measured counts more than the constants: no more than most of a step can be fixed.
-    fixed = _slowness(one) * _fixed(one.job, one.cores)
+    fixed = _slowness(other) * _fixed(other.job, other.cores)
     share = min(1.0, _MOST_FIXED * step / fixed)
-    each = (step - share * fixed) / (_own_batch(one.job) * _crowding(one.job, one.cores))
-    return _rate(job, cores, each, share * _slowness(one))
+    each = (step - share * fixed) / (_own_batch(other.job) * _crowding(other.job, other.cores))
+    return _rate(job, cores, each, share * _slowness(other))
 
 
-def _slowness(one: Known) -> float:
+def _slowness(other: Known) -> float:
     """How many times as long as on an idle machine a job took to start: other programs slow down whatever waits for
     processes by as much."""
-    idle = _IDLE_START.get(one.job.engine)
+    idle = _IDLE_START.get(other.job.engine)
     if idle is None:
         return 1.0
-    start = (one.timing.startup - one.timing.importing) / (idle + _joining(one.job, one.cores))
+    start = (other.timing.startup - other.timing.importing) / (idle + _joining(other.job, other.cores))
     return min(max(1.0, start), _MOST_SLOWNESS)
 
 
@@ -298,10 +298,10 @@ def _joining(job: Job, cores: int) -> float:
 def basis_of(estimates: Iterable[Estimate]) -> str:
     """What the estimates of several jobs rest on, in words."""
     by_source: dict[str, list[Estimate]] = {}
-    for one in estimates:
-        by_source.setdefault(one.source, []).append(one)
+    for each in estimates:
+        by_source.setdefault(each.source, []).append(each)
     if list(by_source) == ["runs"]:
-        return Estimate(0.0, "runs", sum(one.amount for one in by_source["runs"])).basis
+        return Estimate(0.0, "runs", sum(each.amount for each in by_source["runs"])).basis
     total = sum(map(len, by_source.values()))
     return ", ".join(
         members[0].basis if len(members) == total else f"{members[0].basis} for {len(members)} of {total}"

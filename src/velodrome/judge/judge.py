@@ -60,7 +60,7 @@ class Dropped:
 
     def __str__(self) -> str:
         on = f" on {self.task}" if self.task else ""
-        return f"out after {counted(self.after, 'repetition')}: {self.name}{on}, {self.why}"
+        return f"dropped after {counted(self.after, 'repetition')}: {self.name}{on}, {self.why}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -153,7 +153,7 @@ class TaskJudgement:
         beside the answer."""
         names = names_of([row.configuration for row in self.rows])
         short = tuple(replace(row, name=names[row.configuration.key]) for row in self.rows)
-        whole = {one.name: row.name for one, row in zip(short, self.rows, strict=True)}
+        whole = {short_row.name: row.name for short_row, row in zip(short, self.rows, strict=True)}
         named = self if short == self.rows else replace(self, rows=short)
         question = named.question if self.rows else None
         answer = recommend(question, named.rows, self.criteria, self.failed, self.crashed, self.commands)

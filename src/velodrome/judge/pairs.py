@@ -183,7 +183,7 @@ def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Bet
              if all(any(map(_matcher(name), question.candidates)) for name in names)}
     if compared:
         return compared
-    everywhere = [one for question in questions.values() for one in question.candidates]
+    everywhere = [candidate for question in questions.values() for candidate in question.candidates]
     for name in names:
         _members(everywhere, name)
     raise BadRequest(f"--between {','.join(names)!r}: no data set and model was trained by both")
@@ -192,7 +192,7 @@ def between_tasks(judgement: Judgement, names: tuple[str, str]) -> dict[str, Bet
 def between(question: Question, names: tuple[str, str], commands: Commands = Commands()) -> Between:  # noqa: B008
     """Compare the candidates that two names stand for; the first is `names[0]`."""
     groups = [_members(question.candidates, name) for name in names]
-    if shared := [one.name for one in groups[0] if one in groups[1]]:
+    if shared := [candidate.name for candidate in groups[0] if candidate in groups[1]]:
         raise BadRequest(f"--between {','.join(names)!r}: {in_list(shared)} belongs to both; name two that differ")
     cells = _cells(groups)
     differences, slowed = _differences(question, cells)
@@ -206,7 +206,7 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     alone = _lead(question, differences, (0.0, 0.0))
     by_load = not decided and (alone.shown or alone.refuted)
     groups = groups if first == names[0] else groups[::-1]
-    qualities = TwoQualities.of([[one.row for one in group] for group in groups])
+    qualities = TwoQualities.of([[candidate.row for candidate in group] for group in groups])
     doubt = "which other programs may have caused" if by_load else "which may be chance"
     if shown.is_level and not decided:
         verdict = f"{first} and {second} were tied."
@@ -217,9 +217,9 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
     span = f"{range_text} (95 % interval)" if (range_text := shown.range(question.wording)) else (
         "the range is not known with one repetition" if lead.low is None else "the range is too wide to tell")
     sizes = sorted({len(side) for cell in cells for side in cell})
-    one = "one pair of configurations" if sizes == [1] else (
+    single_pair = "one pair of configurations" if sizes == [1] else (
         f"{len(groups[0])} and {len(groups[1])} configurations, whose means are compared")
-    pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else one
+    pairs = f"{len(cells)} pairs of configurations that differ in nothing else" if len(cells) > 1 else single_pair
     count = counted(len(differences), "repetition")
     looks = max(question.standing.looks, len(differences))
     how_to_fix = "" if decided else commands.more(max(looks + 3, 5), idle=question.slowed)
@@ -230,8 +230,8 @@ def between(question: Question, names: tuple[str, str], commands: Commands = Com
 def _caveats(
     question: Question, names: tuple[str, str], groups: Sequence[Sequence[Candidate]], qualities: TwoQualities
 ) -> tuple[str, ...]:
-    """What other programs used meanwhile, and that the models of one group are better."""
-    rows = [one.row for group in groups for one in group]
+    """The load of other programs, and whether the models of one group are more accurate."""
+    rows = [candidate.row for group in groups for candidate in group]
     load = load_note([result for row in rows for result in row.results]) if question.slowed else ""
     caveats = [f"{load}, for which the range allows"] if load else []
     if not question.objective.of_models and qualities.differ:
@@ -243,12 +243,12 @@ def _caveats(
 def _members(candidates: Sequence[Candidate], name: str) -> list[Candidate]:
     """The candidates that a name stands for: a strategy, an engine, `engine/strategy`, or `field=value`."""
     matches = _matcher(name)
-    members = [one for one in candidates if matches(one)]
+    members = [candidate for candidate in candidates if matches(candidate)]
     if not members:
-        known = sorted({one.row.label for one in candidates})
+        known = sorted({candidate.row.label for candidate in candidates})
         if len(known) == 1:
-            values = [one.row.configuration.fields for one in candidates]
-            field = next(iter(varied(one.row.configuration for one in candidates)), "workers")
+            values = [candidate.row.configuration.fields for candidate in candidates]
+            field = next(iter(varied(candidate.row.configuration for candidate in candidates)), "workers")
             known = list(dict.fromkeys(f"{field.replace('_', '-')}={text_of(fields.get(field))}" for fields in values))
         raise BadRequest(f"--between: no configuration of this race is {name!r}: name a strategy, an engine or "
                          f"field=value, for example {' or '.join(known[:3])}")
@@ -259,36 +259,36 @@ def _matcher(name: str) -> Callable[[Candidate], bool]:
     field, equals, value = name.partition("=")
     if equals:
         key = field.strip().replace("-", "_")
-        return lambda one: text_of(one.row.configuration.fields.get(key)) == value.strip()
-    return lambda one: name in (one.row.label, one.name, one.row.configuration.fields["engine"],
-                                one.row.configuration.fields["strategy"])
+        return lambda candidate: text_of(candidate.row.configuration.fields.get(key)) == value.strip()
+    return lambda candidate: name in (candidate.row.label, candidate.name, candidate.row.configuration.fields["engine"],
+                                      candidate.row.configuration.fields["strategy"])
 
 
 def _cells(groups: Sequence[Sequence[Candidate]]) -> list[tuple[list[Candidate], list[Candidate]]]:
     """Members of both groups with all else equal; all of both together where nothing is."""
-    fields = varied(one.row.configuration for group in groups for one in group)
+    fields = varied(candidate.row.configuration for group in groups for candidate in group)
     apart = {name for name in fields if not _values(groups[0], name) & _values(groups[1], name)}
     rest = [name for name in fields if name not in apart]
 
-    def key(one: Candidate) -> tuple[str, ...]:
-        return tuple(text_of(one.row.configuration.fields.get(name)) for name in rest)
+    def key(candidate: Candidate) -> tuple[str, ...]:
+        return tuple(text_of(candidate.row.configuration.fields.get(name)) for name in rest)
 
-    keys = dict.fromkeys(key(one) for one in groups[0])
-    cells = [([one for one in groups[0] if key(one) == each], [one for one in groups[1] if key(one) == each])
-             for each in keys]
+    keys = dict.fromkeys(key(candidate) for candidate in groups[0])
+    cells = [([candidate for candidate in groups[0] if key(candidate) == each],
+              [candidate for candidate in groups[1] if key(candidate) == each]) for each in keys]
     matched = [cell for cell in cells if cell[1]]
     return matched or [(list(groups[0]), list(groups[1]))]
 
 
 def _values(group: Sequence[Candidate], name: str) -> set[str]:
-    return {text_of(one.row.configuration.fields.get(name)) for one in group}
+    return {text_of(candidate.row.configuration.fields.get(name)) for candidate in group}
 
 
 def _differences(
     question: Question, cells: Sequence[tuple[list[Candidate], list[Candidate]]]
 ) -> tuple[list[float], tuple[float, float]]:
     """First minus second of every repetition, over the cells that ran in it; and how much load may have slowed each."""
-    blocks = sorted({block for cell in cells for group in cell for one in group for block in one.blocks})
+    blocks = sorted({block for cell in cells for group in cell for candidate in group for block in candidate.blocks})
     differences = []
     for block in blocks:
         inside = [(first, second) for cell in cells
@@ -296,12 +296,12 @@ def _differences(
                   and (second := _mean(question, cell[1], block)) is not None]
         if inside:
             differences.append(fmean(first - second for first, second in inside))
-    slowed = tuple(fmean(one.mean_slowed() for cell in cells for one in cell[side]) for side in (0, 1))
+    slowed = tuple(fmean(candidate.mean_slowed() for cell in cells for candidate in cell[side]) for side in (0, 1))
     return differences, (slowed[0], slowed[1])
 
 
 def _mean(question: Question, group: Sequence[Candidate], block: Block) -> float | None:
-    values = [one.blocks[block] for one in group if block in one.blocks]
+    values = [candidate.blocks[block] for candidate in group if block in candidate.blocks]
     if question.scale != "points":
         values = [math.log(value) for value in values if value > 0]
     sign = 1 if question.better == "more" else -1

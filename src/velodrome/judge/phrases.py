@@ -23,7 +23,7 @@ _SLACK = 1.1
 
 @dataclass(frozen=True)
 class Lead:
-    """How much better the first is than the second, and the range it surely lies in, rivals and looks allowed for.
+    """How much better the first is than the second, and the range that contains it, accounting for rivals and looks.
 
     As a ratio, of which 1 is equal, or in percentage points, of which 0 is.
     """

@@ -61,7 +61,7 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
         if base is not row and mine and least and mine > _SAME_BATCH * least:
             reasons[row.name] = (
                 f"{row.name} trains on {mine:,.0f} examples a step, and with {counted(base.workers, 'worker')} it is "
-                f"{least:,.0f}: that is another training, whose accuracy and speed do not compare; keep the global "
+                f"{least:,.0f}: that is not the same training, so accuracy and speed do not compare; keep the global "
                 f"batch by an argument such as {divided_batch(str(row.configuration.fields.get('script_args') or ''))}"
             )
     return reasons
@@ -70,7 +70,7 @@ def other_trainings(rows: Sequence[Row]) -> dict[str, str]:
 def suspects(rows: Sequence[Row]) -> dict[str, str]:
     """What to write beside speedup and scaling of rows that they do not hold for, by name."""
     implausible = {row.name: "implausible" for row in rows if _excess(row, _allowed(rows))}
-    return implausible | dict.fromkeys(other_trainings(rows), "another training")
+    return implausible | dict.fromkeys(other_trainings(rows), "not the same training")
 
 
 def _examples_per_step(row: Row) -> float | None:
@@ -211,8 +211,8 @@ def straggler_note(rows: Sequence[Row]) -> str:
     if not outliers:
         return ""
     total = sum(row.runs for row in rows)
-    worst = sorted(outliers, key=lambda one: -abs(math.log(one.factor)))
+    worst = sorted(outliers, key=lambda straggler: -abs(math.log(straggler.factor)))
     names = ", ".join(map(str, worst[:_NAMED])) + (f" and {len(outliers) - _NAMED} more" if outliers[_NAMED:] else "")
     what, who = ("was a straggler", "It is") if len(outliers) == 1 else ("were stragglers", "They are")
-    return (f"{len(outliers)} of {total} runs {what} ({100 * len(outliers) / total:.0f} %): {names}. {who} left out of "
-            "ratios and verdicts; means in tables of results have all runs")
+    return (f"{len(outliers)} of {total} runs {what} ({100 * len(outliers) / total:.0f} %): {names}. {who} left out "
+            "of ratios and verdicts; the means in results tables include all runs")

@@ -134,7 +134,7 @@ class Question:
     def is_clouded(self) -> bool:
         """Whether other programs may have changed those that are left by more than matters, on average."""
         left = self.survivors
-        return sum(one.mean_slowed() for one in left) > len(left) * math.log1p(self.tolerance)
+        return sum(candidate.mean_slowed() for candidate in left) > len(left) * math.log1p(self.tolerance)
 
     @cached_property
     def idle(self) -> Question:
@@ -211,7 +211,7 @@ class Question:
             return Compared(frozenset(early), len(early))
         both = early & first.blocks.keys() & second.blocks.keys()
         straggling = self._straggling_at(look)
-        out = frozenset[Block]().union(*(straggling.get(one.name, ()) for one in (first, second)))
+        out = frozenset[Block]().union(*(straggling.get(candidate.name, ()) for candidate in (first, second)))
         return Compared(frozenset(both - out), len(both))
 
     def value(self, candidate: Candidate, other: Candidate) -> float:
@@ -253,5 +253,5 @@ class Question:
         """The candidates that nobody has beaten, the one that seems best first."""
         standing = self.standing
         left = [self.candidates[number] for number in standing.survivors]
-        left.sort(key=lambda one: self.number(one) != standing.leader)
+        left.sort(key=lambda candidate: self.number(candidate) != standing.leader)
         return left

@@ -194,7 +194,7 @@ def _lost_by(question: Question, winner: Candidate, rival: Candidate, others: Se
     spent = sum(rival.row.mean(name) or 0.0 for name in ("share_wait", "share_communicate"))
     if rival.distributed and spent >= _MUCH_WAITING:
         return f"{values}, {100 * spent:.0f} % of its time spent waiting and communicating"
-    last = max(others, key=lambda one: question.lead(winner, one).estimate)
+    last = max(others, key=lambda candidate: question.lead(winner, candidate).estimate)
     if last is rival:
         return values
     return f"{values}, {question.lead(winner, last).size} ahead of the last of {len(others)} others"
@@ -284,7 +284,7 @@ def _not_yet(question: Question, needed: RunsNeeded) -> str:
 
 
 def _less_accurate(question: Question, choice: Choice, commands: Commands) -> Words:
-    """The one that leads seems to learn less: another is recommended, and the reader told what the choice is."""
+    """The leader seems less accurate: recommend another one, and state both, so that the reader can choose."""
     chosen, leader = choice.chosen, choice.against
     words = question.lead(leader, chosen).plain("", question.wording).strip()
     verdict = f"use {chosen.name} for now: {leader.name} was {words}, but {question.seen_worse[leader.name]}."
@@ -323,9 +323,10 @@ def _measured(question: Question, candidate: Candidate) -> str:
 def _doubted(question: Question, answer: Recommendation) -> str:
     """The verdict of an answer that may be wrong. One that trains otherwise than what it beat shows nothing about
     distributing."""
-    if answer.decision == "use" and answer.best in other_trainings([one.row for one in question.candidates]):
-        return (f"use {answer.best} for now, if its models are as good: its steps take more examples, which is another "
-                "training.")
+    rows = [candidate.row for candidate in question.candidates]
+    if answer.decision == "use" and answer.best in other_trainings(rows):
+        return (f"use {answer.best} for now, if its models are as accurate: its steps use more examples, which is not "
+                "the same training.")
     return _for_now(answer.verdict)
 
 

@@ -1,6 +1,6 @@
-"""What is to be known of a model, whatever the engine: its outputs, the sizes of its batches, whether it expects bytes,
-what voids the guarantee that N synchronous workers end with the weights of one, and the random number generators that
-it may draw from: Python's, NumPy's, and those that it holds itself.
+"""What Velodrome has to know about a model, whatever the engine: its outputs, the sizes of its batches, whether it
+expects bytes, what voids the guarantee that N synchronous workers end with the weights of one, and the random number
+generators that it may draw from: Python's, NumPy's, and those that it holds itself.
 
 The states of generators are kept while a model is tried, and saved with every checkpoint, so that neither a trial nor
 an interruption changes what a model draws. Frameworks add their own. No framework here.

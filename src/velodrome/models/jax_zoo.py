@@ -60,7 +60,7 @@ class TextNetwork:
 
     weights: Values
     apply: Callable[[Tensors, jax.Array, Any], tuple[jax.Array, Any]]
-    #: The state of so many rows at the beginning of a text; empty for a network that carries none.
+    #: The state of a number of rows at the beginning of a text; empty for a network that carries none.
     initial_state: Callable[[int], Any]
     buffers: Values = field(default_factory=dict)
     loops: bool = True
@@ -333,4 +333,4 @@ def build_text(name: str, vocabulary: int, context: int, seed: int, dtype: str) 
             return _transformer(vocabulary, context, transformer, generator, dtype)
         case Lstm() as lstm:
             return _language_model(vocabulary, lstm, generator, dtype)
-    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    raise BadRequest(f"model {name!r} reads images, but the data set is a text: choose {text_models()}")

@@ -118,7 +118,7 @@ def build_text(name: str, vocabulary: int, context: int = 20) -> keras.Model:
             return _transformer(name, vocabulary, context, transformer)
         case Lstm() as lstm:
             return _lstm(name, vocabulary, lstm)
-    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    raise BadRequest(f"model {name!r} reads images, but the data set is a text: choose {text_models()}")
 
 
 def _lstm(name: str, vocabulary: int, about: Lstm) -> keras.Model:
@@ -180,7 +180,7 @@ def _attention(
 
 
 def _dense(widths: int, name: str, about: Transformer, activation: str | None = None) -> layers.Dense:
-    """A layer with so many times the width of the transformer."""
+    """A layer `widths` times as wide as the transformer."""
     return layers.Dense(
         widths * about.width, activation=activation, kernel_initializer=_normal(about, name), name=name
     )

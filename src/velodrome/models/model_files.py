@@ -95,7 +95,7 @@ def zoo_recipe(about: Mapping[str, Any], folder: Path, loaded: str) -> str:
         f"`{about['file']}` holds its weights under the names and in the layouts of PyTorch's zoo of Velodrome, so "
         "that both engines can start from them (`--weights`). In the environment of `velodrome engines install "
         f"{about['engine']}`:", "",
-        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']}.saved import load", "",
+        "```python", "from pathlib import Path", "", f"from velodrome.engines.{about['engine']} import load", "",
         f"{loaded} = load(Path({str(folder)!r}))", "```", "",
     ])
 
@@ -258,8 +258,8 @@ def check_size(file: str, size: int) -> None:
     """Refuse weights of more bytes than memory has free."""
     if size > (free := available_memory()):
         raise BadRequest(
-            f"--weights {file!r} holds {bytes_text(size)}, and {bytes_text(free)} of memory are free here; choose a "
-            "smaller file"
+            f"--weights {file!r} holds {bytes_text(size)}, but only {bytes_text(free)} of memory are free here; choose "
+            "a smaller file"
         )
 
 
@@ -338,5 +338,5 @@ def load_matching(
             for name in matching.loaded:
                 take(name, stored.get_tensor(names[name]))
     except SafetensorError as error:
-        raise BadRequest(f"--weights {file!r} is no file of safetensors: {error}") from error
+        raise BadRequest(f"--weights {file!r} is not a safetensors file: {error}") from error
     return matching.notes()

@@ -204,7 +204,7 @@ def wrong_framework(model: str, built: object, engine: str) -> BadRequest:
         return BadRequest(f"model {model!r} returned a model of tf_keras ({name!r}): --engine {engine} needs Keras 3")
     if other and other != engine:
         return BadRequest(
-            f"model {model!r} returned {_MODELS[other]} ({name!r}), and --engine {engine} needs {needed}: choose "
+            f"model {model!r} returned {_MODELS[other]} ({name!r}), but --engine {engine} needs {needed}: choose "
             f"--engine {other}"
         )
     return BadRequest(f"model {model!r} returned {name!r}: --engine {engine} needs {needed}")
@@ -231,7 +231,7 @@ def fits_data(
             raise
         if other := _other_engine(error, engine):
             raise BadRequest(
-                f"model {model!r} is {_MODELS[other]}, and --engine {engine} needs {_MODELS[engine]}: choose --engine "
+                f"model {model!r} is {_MODELS[other]}, but --engine {engine} needs {_MODELS[engine]}: choose --engine "
                 f"{other}"
             ) from error
         if building and not _SHAPE_WORDS.search(str(error)):

@@ -22,7 +22,7 @@ LstmState = tuple[torch.Tensor, torch.Tensor]
 
 
 class Flatten(nn.Module):
-    """Flattens height first and channels last, as Keras does; copies nothing of tensors in channels-last memory."""
+    """Flattens height first and channels last, as Keras does; tensors in channels-last memory are not copied."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.permute(0, 2, 3, 1).flatten(1)
@@ -220,4 +220,4 @@ def build_text(name: str, vocabulary: int, context: int = 20) -> LanguageModel |
             return Gpt(vocabulary, context, transformer)
         case Lstm() as lstm:
             return LanguageModel(vocabulary, lstm)
-    raise BadRequest(f"model {name!r} reads images, and the data set is a text: choose {text_models()}")
+    raise BadRequest(f"model {name!r} reads images, but the data set is a text: choose {text_models()}")

@@ -134,7 +134,7 @@ class Costs:
                 trial = try_script(job, launcher)
                 seconds = trial["seconds"] if trial["ended"] == BY_ITSELF else trial["expected_seconds"]
                 if seconds is None:
-                    note(f"{what}: how much there is to do is unknown; velodrome.log(total_epochs=…) in it says so")
+                    note(f"{what}: its total work is unknown; report it with velodrome.log(total_epochs=…)")
                 else:
                     trials.append(Tried(job, seconds, trial["seconds"]))
         return replace(self, tried=tuple(trials))

@@ -109,8 +109,8 @@ class Budget:
     @property
     def unknown_note(self) -> str:
         """What a budget means for scripts of which nothing is known."""
-        return (f"how often everything runs within the budget of {in_full(self.seconds or 0.0)} shows when it has run "
-                "once")
+        return (f"how many repetitions fit into the budget of {in_full(self.seconds or 0.0)} is known after the first "
+                "one")
 
     def notes(self, race: Race, affordable: Affordable) -> list[str]:
         """What the budget of a race that has not begun is enough for, as sentences."""
@@ -121,9 +121,9 @@ class Budget:
                 f"; a verdict needs {FIRST_LOOK} repetitions: add --until-sure, or --repeat {FIRST_LOOK}")
             if total <= self.left:
                 return [f"the budget of {asked} is enough for all jobs (about {duration(total)}){more}"]
-            return [f"the budget of {asked} ends before all jobs have run, which takes about {duration(total)}: "
-                    f"repetition by repetition, what would end later is not started; --budget "
-                    f"{as_option(self.spent + total)} is enough for all{more}"]
+            return [f"the budget of {asked} is too small for all jobs, which take about {duration(total)}: jobs that "
+                    f"would end later are not started; --budget {as_option(self.spent + total)} is enough for "
+                    f"all{more}"]
         times = min(FIRST_LOOK, race.most)
         if not affordable.settles:
             return [f"the budget of {asked} is too small for a verdict: it needs {times} repetitions, which take about "

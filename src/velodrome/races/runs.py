@@ -165,8 +165,8 @@ class RaceRuns:
             return
         if not repeats(entry):
             if not self._spared:
-                self._observer.note(f"{entry.name} was disturbed by other programs, and is not repeated: the budget is "
-                                    "needed for the repetitions")
+                self._observer.note(f"{entry.name} was disturbed by other programs, but does not run again: the rest "
+                                    "of the budget is needed for other repetitions")
             self._spared = True
             return
         before = self.results[entry.name]

@@ -141,7 +141,7 @@ class UntilSure:
             observer.note(f"left out by the budget after {number - 1} of {FIRST_LOOK} repetitions: {in_list(new)}; "
                           f"--budget {as_option(self._budget.spent + affordable.whole)} includes all")
         elif told and self._order and not warned:
-            observer.note(f"the budget ends before repetition {FIRST_LOOK}, before which there is no verdict: "
+            observer.note(f"the budget ends before repetition {FIRST_LOOK}, the first after which there is a verdict: "
                           f"--budget {as_option(self._budget.spent + affordable.least)} is enough for two "
                           "configurations")
 

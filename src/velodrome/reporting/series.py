@@ -18,7 +18,7 @@ Process = tuple[str, int]
 
 @dataclass(frozen=True)
 class FaultSpan:
-    """Something broken on purpose, in seconds since the run began; without an end if it lasted until the run's."""
+    """An injected fault, in seconds since the run began; without an end if it lasted until the run's."""
 
     fault: str
     start: float

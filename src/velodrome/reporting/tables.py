@@ -294,12 +294,12 @@ def pairwise_table(question: Question, best: str, number: int = 1) -> Table | No
     return Table(
         "pairwise" if number == 1 else f"pairwise-{number}", f"{best} compared with the others",
         f"By {question.objective.name}: {apart} better the recommended configuration is, with the range in which the "
-        "true difference lies. Means and leads are of the repetitions that both ran until one of them was out, without "
-        "stragglers; the table of results has all runs. The ranges allow for all configurations and for looking after "
-        "every repetition: the chance that anything said to be beaten is not worse is 5 % for the whole race.",
+        "true difference lies. Means and leads are from the repetitions that both ran before one of them was dropped, "
+        "without stragglers; the results table includes all runs. The ranges account for all configurations and for "
+        "judging after every repetition: the chance that anything reported as beaten is not worse is 5 % for the "
+        "whole race.",
         (Column("configuration", numeric=False), Column("mean"), Column("lead"), Column("verdict", numeric=False)),
-        tuple(body),
-    )
+        tuple(body))
 
 
 def _mean(question: Question, candidate: Candidate, leader: Candidate) -> Cell:
@@ -326,8 +326,9 @@ def _finding(question: Question, leader: Candidate, other: Candidate) -> str:
 
 def failures_table(failures: Sequence[Failure]) -> Table:
     return Table(
-        "failures", "Runs that did not finish", "They are excluded from every number above, except that a "
-        "verdict by the time to a target or by cost counts what crashed runs took.",
+        "failures", "Runs that did not finish",
+        "They are excluded from every number above. Only verdicts by time to a target or by cost count what "
+        "crashed runs took.",
         (Column("run", numeric=False), Column("status", numeric=False), Column("reason", numeric=False)),
         tuple((Cell(failure.run), Cell(failure.status), Cell(failure.message)) for failure in failures),
     )
@@ -336,9 +337,10 @@ def failures_table(failures: Sequence[Failure]) -> Table:
 def dropped_table(dropped: Sequence[Dropped]) -> Table:
     return Table(
         "dropped", "Configurations that were dropped",
-        "Each was out after that repetition and ran no more. The range allows for all rivals and repetitions.",
+        "Each was dropped after that repetition and did not run again. The range accounts for all rivals and "
+        "repetitions.",
         (Column("configuration", numeric=False), Column("after repetition"), Column("beaten by", numeric=False),
-         Column("lead of that one"), Column("reason", numeric=False)),
+         Column("lead of the better"), Column("reason", numeric=False)),
         tuple(
             (Cell(drop.name), Cell(str(drop.after), value=drop.after), Cell(drop.beaten_by or ""),
              Cell(drop.lead.short, value=drop.lead.estimate, detail=drop.lead.interval) if drop.lead else Cell(""),

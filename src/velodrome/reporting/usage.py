@@ -32,14 +32,14 @@ _PHASES = {
     "evaluate": "#E69F00", "save": "#D55E00",
 }
 _SHARES = {"share_compute": "#009E73", "share_wait": "#E69F00", "share_communicate": "#0072B2"}
-#: Of what was broken on purpose.
+#: Colour of injected faults.
 _FAULT = "#D55E00"
-_FAULTS_DRAWN = (" Shaded, or a dashed line where it is one moment or lasts until the end: what was broken on purpose "
-                 "(`--fault`).")
+_FAULTS_DRAWN = (" Injected faults (`--fault`) are shaded; a dashed line marks one that is momentary or lasts until "
+                 "the end.")
 
 
 def draw_faults(panel: Axes, faults: Sequence[FaultSpan], *, named: bool) -> None:
-    """Mark what was broken on purpose; with its name at its beginning."""
+    """Mark injected faults, with the name at the beginning of each."""
     for fault in faults:
         if fault.end is None:
             panel.axvline(fault.start, color=_FAULT, linestyle=(0, (4, 2)), linewidth=1.0)

@@ -164,8 +164,8 @@ class _EventLog:
                 strange += event is None
                 if strange > MOST_STRANGE:
                     self._problems.append(
-                        f"{file.name} has more than {MOST_STRANGE:,} lines that are no events, and is read no further "
-                        f"than line {number:,}"
+                        f"{file.name} has more than {MOST_STRANGE:,} lines that are not events; reading stopped at "
+                        f"line {number:,}"
                     )
                     return
         except OSError as error:

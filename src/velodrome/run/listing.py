@@ -78,12 +78,13 @@ def locate(folder: Path, name: str) -> Found:
     if parts[: len(inside)] == inside and len(parts) > len(inside):
         parts = parts[len(inside) :]
     if not 1 <= len(parts) <= 2:
-        raise BadRequest(f"{name!r} is no name of a run: write RUN, RACE or RACE/RUN")
+        raise BadRequest(f"{name!r} is not the name of a run: write RUN, RACE or RACE/RUN")
     path = folder
     for part in parts:
         path = path / check_name(part)
         if path.is_symlink():
-            raise BadRequest(f"{str(path)!r} is a link to {str(path.readlink())!r}: name what it leads to, with --runs")
+            raise BadRequest(f"{str(path)!r} is a link to {str(path.readlink())!r}: name its target instead, with "
+                             "--runs")
     kind = _kind(str(path))
     if kind is None or (kind == "race" and len(parts) == 2):
         raise BadRequest(f"no run {name!r} in {folder}: `velodrome runs list` shows what is there")
@@ -248,8 +249,8 @@ def _refuse_holes(paths: Sequence[Path]) -> None:
     for path in paths:
         about = path.stat()
         if about.st_size > _LARGE and about.st_blocks * 512 < _LEAST_STORED * about.st_size:
-            raise VelodromeError(f"{str(path)!r} claims {about.st_size:,} bytes, and {about.st_blocks * 512:,} are on "
-                                 "the disk: no program of ours writes such a file; remove it to export the rest")
+            raise VelodromeError(f"{str(path)!r} claims {about.st_size:,} bytes, but only {about.st_blocks * 512:,} "
+                                 "are on the disk: Velodrome writes no such file; remove it to export the rest")
 
 
 def table(results: Sequence[Result]) -> str:

@@ -1,7 +1,7 @@
 """One process of a run, as its events and its end show it; and, as pure functions of these states, which process caused
 a failure or holds the others up.
 
-All times are the controller's when an event arrived, unless said otherwise: hosts may have other clocks."""
+All times are the controller's when an event arrived, unless stated otherwise: hosts may have other clocks."""
 
 from __future__ import annotations
 

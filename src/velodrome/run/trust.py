@@ -85,8 +85,8 @@ class UntrustedCode(BadRequest):
 
     def __init__(self, message: str, codes: Sequence[Code]) -> None:
         allowed = " ".join(f"{OPTION} {shlex.quote(code.name)}" for code in codes)
-        super().__init__(f"{message}: {', '.join(map(str, codes))}; code can do whatever you can: if you know it, add "
-                         f"{allowed}")
+        super().__init__(f"{message}: {', '.join(map(str, codes))}; code runs with all of your permissions: if you "
+                         f"trust it, add {allowed}")
         self.codes = tuple(codes)
 
 
@@ -166,7 +166,7 @@ def admit_stored(job: Job, what: str, folder: Path, trusted: Collection[str] = (
     codes = code_of(job, launched=launched)
     left = [code for code in codes if not code.is_recorded and code.name not in trusted]
     if left:
-        raise UntrustedCode(f"{what} names code that nobody has named or confirmed on this machine", left)
+        raise UntrustedCode(f"{what} names code that you have not named or confirmed on this machine", left)
     if any(is_own(code.name) for code in codes) and _inside(Path.cwd(), folder) and not any(
         code.file and _inside(Path(code.file), folder) for code in codes
     ):

@@ -15,7 +15,7 @@ from velodrome.clusters.launcher import Launcher
 from velodrome.errors import BadRequest, RunFailed
 from velodrome.job.job import Job
 from velodrome.job.resolve import alone
-from velodrome.models.served import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
+from velodrome.models.description import EXAMPLES, ONNX, SERVED, TOLERANCE, Served
 from velodrome.run.dry_run import dry_run
 from velodrome.run.saved_model import finished_result, job_of_saved_model
 from velodrome.run.store import RunFolder

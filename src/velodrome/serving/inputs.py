@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from velodrome.data.own.encoding import Encoding, encode_row
 from velodrome.data.pictures import TooManyPixels, Unreadable, decode
 from velodrome.errors import BadRequest, shown
-from velodrome.models.served import Served
+from velodrome.models.description import Served
 from velodrome.serving.model import Array, BadInput
 
 #: Bytes that a form needs around the file.
@@ -88,13 +88,13 @@ def _check_file(content: bytes) -> None:
     if not content:
         raise BadInput("the file is empty")
     if len(content) > LARGEST_BYTES:
-        raise BadInput(f"the file has {len(content):,} bytes, and at most {LARGEST_BYTES:,} are taken", 413)
+        raise BadInput(f"the file has {len(content):,} bytes, but at most {LARGEST_BYTES:,} are accepted", 413)
     kind = _kind_of(content)
     if kind is None:
         raise BadInput("the file is not a picture of a known format: send JPEG, PNG, GIF, WebP or BMP", 415)
     archived = content.find(_ZIP_END, max(0, len(content) - _ZIP_TAIL)) >= 0
     if archived or _OTHERS.search(content, 0, _HEAD) or _has_tail(kind, content):
-        raise BadInput("the file is a picture and something else besides: save the picture anew and send that", 415)
+        raise BadInput("the file contains more than a picture: save the picture again and send that", 415)
 
 
 def _kind_of(content: bytes) -> str | None:
@@ -158,7 +158,7 @@ def from_fields(about: Served, given: object) -> dict[str, Array]:
     unknown = [name for name in given if name not in {spec.name for spec in about.inputs}]
     if missing or unknown:
         names = ", ".join(repr(spec.name) for spec in about.inputs)
-        wrong = f"{missing[0]!r} is missing" if missing else f"{shown(str(unknown[0]))!r} is no input"
+        wrong = f"{missing[0]!r} is missing" if missing else f"{shown(str(unknown[0]))!r} is not an input"
         raise BadInput(f"{wrong}: this model takes {names}")
     return {spec.name: _numbers(spec.name, given[spec.name], spec.shape, spec.dtype)[None]
             for spec in about.inputs}

@@ -20,7 +20,7 @@ from velodrome import files
 from velodrome.data.base import memory_budget
 from velodrome.data.sources.npz import NpzArray, npz_arrays
 from velodrome.errors import BadRequest, VelodromeError, shown
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
+from velodrome.models.description import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Served
 
 #: Seconds of a call after which it is ended: a graph may hold a loop.
 CALL_SECONDS = 120.0

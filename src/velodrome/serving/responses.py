@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from velodrome.data.sources.text import EOS, UNKNOWN
-from velodrome.models.served import MOST_OF_BATCH, Served
+from velodrome.models.description import MOST_OF_BATCH, Served
 from velodrome.serving.model import NOT_FINITE, Array, BadInput, LoadedModel
 
 Response = list[dict[str, Any]]
@@ -180,7 +180,7 @@ class Reader:
     def places_of(self, text: str) -> list[int]:
         """The words of a text, a line's end before the first; words that the model does not know are `<unk>`."""
         if len(text) > LONGEST_TEXT:
-            raise BadInput(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are read", 413)
+            raise BadInput(f"the text has {len(text):,} characters, but at most {LONGEST_TEXT:,} are read", 413)
         end = self._places.get(EOS, 0)
         unknown = self._places.get(UNKNOWN, end)
         places = [end]

@@ -103,9 +103,9 @@ class _Runs:
         if quantity.timed and (needed := cores_of(setting)) > self._cores and not self._leaves_cores(row):
             workers = counted(workers_of(setting), "worker")
             servers = f" and {counted(needed - workers_of(setting), 'server')}" if needed > workers_of(setting) else ""
-            return f"{workers}{servers} with a core each are needed, and there are {self._cores} cores"
+            return f"{workers}{servers} with a core each are needed, but there are {self._cores} cores"
         if changed := other_experiment(setting, steady=quantity.steady):
-            return f"our runs are other ones: {', '.join(changed)}"
+            return f"our runs differ: {', '.join(changed)}"
         if row is None:
             return "it was not run at this scale"
         return None
@@ -122,7 +122,7 @@ def _judge(
     if claim.unchecked:
         return Finding(claim, "not checkable here", claim.unchecked)
     if not questions:
-        return Finding(claim, "not checkable here", "this scale leaves out what it is about")
+        return Finding(claim, "not checkable here", "this scale leaves out the configurations that it is about")
     reasons = [runs.reason(question) for question in questions]
     answers = [
         _answer(question, runs, contrasts[question.measure])
@@ -154,16 +154,16 @@ def _open(answers: Sequence[_Answer]) -> str:
     """What would decide an open question."""
     leads = [answer.lead for answer in answers if answer.verdict == "inconclusive" and answer.lead is not None]
     if any(lead.looks < FIRST_LOOK for lead in leads):
-        return f"nothing is decided by fewer than {FIRST_LOOK} runs of each: --repeat {FIRST_LOOK}"
+        return f"it takes at least {FIRST_LOOK} runs of each: --repeat {FIRST_LOOK}"
     if any(lead.slowed for lead in leads):
         return "other programs used the cores, too: repeat it on an idle machine"
-    return "chance is not excluded: repeat it more often"
+    return "it may be chance: add repetitions"
 
 
 def _answer(question: Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
     first = runs.row(question.first)
     second = runs.row(question.second) if question.second is not None else None
-    assert first is not None, "what was not run cannot be asked"
+    assert first is not None, "the runs that it needs do not exist"
     rows = [row for row in (first, second) if row is not None]
     if not all(map(contrasts.measured, rows)):
         return _Answer("not checkable here", f"{question.label}: {contrasts.quantity.heading} was not measured")
@@ -188,6 +188,6 @@ def _answer(question: Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
 def _without(lead: Lead, pair: tuple[Setting, Setting], runs: _Runs, contrasts: Contrasts) -> Lead:
     """A lead without that of another pair."""
     one, other = (runs.row(setting) for setting in pair)
-    assert one is not None, "what was not run cannot be asked"
-    assert other is not None, "what was not run cannot be asked"
+    assert one is not None, "the runs that it needs do not exist"
+    assert other is not None, "the runs that it needs do not exist"
     return lead.plus(contrasts.lead(other, one))

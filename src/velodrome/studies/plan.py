@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from velodrome.catalog import registry
-from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.catalog.models import is_own, zoo_model
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.launcher import Launcher
@@ -197,8 +196,8 @@ class _Fitter:
             before = job.workers
             while job.workers > 1 and preflight.needed_memory(job) > self._memory:
                 job = self._smaller(job, job.workers - 1)
-            self._note(job, before, f"{bytes_text(needed)} of memory would be needed, and "
-                       f"{bytes_text(self._memory)} are free")
+            self._note(job, before, f"{bytes_text(needed)} of memory would be needed, but only "
+                                    f"{bytes_text(self._memory)} are free")
         return job
 
     def _smaller(self, job: Job, workers: int) -> Job:
@@ -263,7 +262,7 @@ def plan_study(
     if not plan.jobs:
         return plan
     # Names depend on the whole study, also on what cannot run yet: they stay the same when it can.
-    prefix = several_of((fields.get("dataset", SCRIPT_LABEL), fields.get("model", SCRIPT_LABEL)) for fields in asked)
+    prefix = several_of((fields.get("dataset", "script"), fields.get("model", "script")) for fields in asked)
     fields = varied_fields(parse_race({"vary": {"entry": asked}}))
     race = _race(plan, choice).model_copy(
         update={"prefix": prefix, "named_by": fields or None, "fitted": fitter.fitted}

@@ -49,19 +49,10 @@ class Metric:
     def text(self, value: float) -> str:
         return format(value, self.form)
 
-    @property
-    def margin_text(self) -> str:
-        """`0.01 of the best accuracy`."""
-        margin = f"{100 * self.margin:g} %" if self.relative_margin else f"{self.margin}"
-        return f"{margin} of the best {self.name}"
-
     def limit(self, best: float) -> float:
         """The worst value that is still as good as the best."""
         difference = self.margin * (abs(best) if self.relative_margin else 1.0)
         return best - difference if self.better == "more" else best + difference
-
-    def as_good(self, value: float, limit: float) -> bool:
-        return value >= limit if self.better == "more" else value <= limit
 
 
 @dataclass(frozen=True)
@@ -227,8 +218,8 @@ class Task(ABC):
     def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
         """The metrics of an epoch, by name and part: `train_accuracy`, `validation_accuracy`, …"""
         measured = {part: self.measured(counts) for part, counts in parts.items()}
-        return {f"{part}_{metric.name}": values[metric.name] for metric in self.metrics
-                for part, values in measured.items()}
+        names = dict.fromkeys(name for values in measured.values() for name in values)
+        return {f"{part}_{name}": values.get(name) for name in names for part, values in measured.items()}
 
     def recorded(self, entry: Mapping[str, Any], part: str) -> dict[str, float | None]:
         """The metrics of a part, read back from an entry of the history."""

@@ -44,7 +44,7 @@ class ExampleTask(Task):
         if about.kind == "text":
             takes = "images" if is_own(job.model) else zoo_model(job.model).takes
             raise BadRequest(
-                f"--dataset {job.dataset!r} is text, and model {job.model!r} takes {takes}: choose "
+                f"--dataset {job.dataset!r} is text, but model {job.model!r} takes {takes}: choose "
                 f"{text_models()}"
             )
         has_bytes = about.kind != "arrays" or any(column.dtype == "uint8" for column in about.inputs)
@@ -137,8 +137,8 @@ def check_batch(job: Job, examples: int) -> None:
     batch = batch_of_step(job, strategy_of(job))
     if batch > examples:
         raise BadRequest(
-            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, and {job.dataset} has "
-            f"{examples:,} to train on; choose a smaller batch"
+            f"--batch-size {job.batch_size}: a step would need {batch:,} examples, but {job.dataset} has {examples:,} "
+            "to train on; choose a smaller batch"
         )
 
 
@@ -174,7 +174,7 @@ def check_input(model: str, shapes: Mapping[str, Sequence[int]]) -> None:
     described = ", ".join(f"{name!r} of shape {tuple(shape)}" for name, shape in shapes.items())
     if len(shapes) > 1 or len(next(iter(shapes.values()))) != 3:
         raise BadRequest(
-            f"model {model!r} takes images, and the data has {described}: choose {ARRAY_MODEL}, or name your own as "
+            f"model {model!r} takes images, but the data has {described}: choose {ARRAY_MODEL}, or name your own as "
             "module:function"
         )
     height, width, channels = next(iter(shapes.values()))

@@ -54,7 +54,7 @@ class OwnTask(ExampleTask):
             raise BadRequest(f"--task {self.name!r}: {kind!r} has no method 'loss': write loss(self, model, batch)")
         for name in METHODS[1:]:
             if not callable(getattr(made, name, lambda: None)):
-                raise BadRequest(f"--task {self.name!r}: {name!r} of {kind!r} is no method")
+                raise BadRequest(f"--task {self.name!r}: {name!r} of {kind!r} is not a method")
         better = getattr(made, "better", {})
         if not isinstance(better, Mapping) or not {*better.values()} <= {"more", "less"}:
             raise BadRequest(
@@ -211,11 +211,6 @@ class OwnTask(ExampleTask):
         measured = self.measure(counts)
         return {**measured, **{name: value for name, value in sums.items() if name not in measured},
                 "total": counts["total"]}
-
-    def history(self, **parts: Mapping[str, Any]) -> dict[str, Any]:
-        measured = {part: self.measured(counts) for part, counts in parts.items()}
-        names = dict.fromkeys(name for values in measured.values() for name in values)
-        return {f"{part}_{name}": values.get(name) for name in names for part, values in measured.items()}
 
     # -- what is refused
 

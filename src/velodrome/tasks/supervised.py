@@ -239,7 +239,7 @@ def as_classes(job: Job, data: ExampleSet) -> ExampleSet:
             raise _misfit(job, "how many classes it has is not known: give its class names")
         classes = max(known)
     if classes < 2:
-        raise _misfit(job, f"it has {classes} classes, and training needs two")
+        raise _misfit(job, f"it has {classes} classes, but training needs two")
     return data.with_targets(_each(lambda array: array.reshape(len(array)).astype(np.int64)), classes=classes)
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +26,22 @@ from velodrome.catalog.registry import engine_of
 from velodrome.data.base import is_mapped
 from velodrome.errors import BadRequest, RunFailed, VelodromeError, headline
 from velodrome.models.checks import preserved
-from velodrome.models.description import check_data
+from velodrome.models.description import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, check_data, served_model
 from velodrome.models.model_files import read_description
-from velodrome.models.served import CHECKED_EXAMPLES, EXAMPLES, ONNX, SERVED, Exported, served_model
 from velodrome.tasks.base import Counts, Loaded
 from velodrome.training.context import Context
 from velodrome.training.learner import Learner
 from velodrome.training.loop import Pace, refuse_nan, report_result, schedules
 
-#: `check` trains two steps and for so many seconds after them, by calls of so many.
+#: `check` trains two steps, then for `PACE_SECONDS` more in calls of about `CALL_SECONDS`.
 PACE_SECONDS, CALL_SECONDS = 1.0, 0.25
 #: A test set is evaluated by `check` if that is expected to take no longer than this.
 EVALUATION_SECONDS = 5.0
 
 
 def check(context: Context, learner: Learner, workers: int, mesh: Mesh | None = None) -> None:
-    """Train for a second, report what a step takes, also with so many workers, or those of a mesh, and evaluate a small
-    test set."""
+    """Train for a second, report what a step takes, also with `workers` workers or those of a mesh, and evaluate a
+    small test set."""
     job, events, data = context.job, context.events, context.data
     with preserved(learner.generators()):
         for message in learner.check_saving(context.folder):
@@ -115,23 +114,6 @@ Named = dict[str, NDArray[Any]]
 _WORDS = 20
 
 
-class Exporter(Protocol):
-    """The module `onnx_export` of an engine."""
-
-    #: Packages that it needs besides the framework.
-    NEEDS: tuple[str, ...]
-
-    def export(self, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
-        """Write the model of a folder to a file. Its graph takes inputs as the data set stores them."""
-
-
-class Outputs(Protocol):
-    """The module `saved` of an engine whose models another one writes as ONNX (`Engine.exported_by`)."""
-
-    def outputs(self, saved: Path, about: Mapping[str, Any], inputs: Named) -> NDArray[Any]:
-        """What the model of a folder returns for inputs as the data set stores them."""
-
-
 def fed_images(about: Mapping[str, Any], inputs: Named, dtype: str) -> NDArray[Any]:
     """Stored images (count, height, width, channels) as the model that a description is of was fed with them."""
     scale, offset = (np.asarray(about[name], dtype) for name in ("scale", "offset"))
@@ -142,7 +124,7 @@ def fed_images(about: Mapping[str, Any], inputs: Named, dtype: str) -> NDArray[A
 def in_parts(
     call: Callable[[list[NDArray[Any]]], NDArray[Any]], arrays: Sequence[NDArray[Any]], only: int | None
 ) -> NDArray[Any]:
-    """What `call` returns for all rows of the arrays, of which it takes `only` so many at a time, if that is given:
+    """What `call` returns for all rows of the arrays, of which it takes exactly `only` at a time, if that is given:
     the last part is filled up."""
     count = len(arrays[0])
     size = only or count
@@ -165,10 +147,10 @@ def export(context: Context, folder: Path) -> None:
     with context.events.phase("build"):
         if engine.exported_by is None:
             _refuse_without(module.NEEDS, engine.name)
-            exported = _written(cast(Exporter, module), saved, about, folder / ONNX, inputs)
+            exported = _written(module, saved, about, folder / ONNX, inputs)
             served_model(context.task.name, context.job, context.data, about, exported).write(folder / SERVED)
         else:
-            exported = Exported(cast(Outputs, module).outputs(saved, about, inputs))
+            exported = Exported(module.outputs(saved, about, inputs))
     with (folder / EXAMPLES).open("wb") as stream:
         np.savez_compressed(stream, expected=exported.expected, **_prefixed("in", inputs), **_prefixed("y", targets))
     context.events.emit(
@@ -178,22 +160,33 @@ def export(context: Context, folder: Path) -> None:
 
 
 def _exporter(engine: Engine) -> ModuleType:
-    """The engine's own module, or that of the engine whose tasks it shares: their models are the same."""
-    module = "onnx_export" if engine.exported_by is None else "saved"
-    own = f"{engine.worker.rpartition('.')[0]}.{module}"
-    for name in (own, f"velodrome.engines.{engine.tasks_of}.{module}"):
+    """The module that exports models: the engine's own, or that of the engine whose tasks, and so models, it shares.
+
+    `export(saved, about, file, inputs)` of a module `onnx_export` writes the model of a folder to a file and returns an
+    `Exported`; its graph takes inputs as the data set stores them. `NEEDS` are the packages that it needs besides the
+    framework. Where another engine writes the graph (`Engine.exported_by`), the engine's package has
+    `outputs(saved, about, inputs)`: what the model of a folder returns for such inputs.
+    """
+    own = engine.worker.rpartition(".")[0]
+    if engine.exported_by is not None:
+        package = import_module(own)
+        if not hasattr(package, "outputs"):
+            raise BadRequest(f"models of engine {engine.name} cannot be exported: {own!r} has no function 'outputs'")
+        return package
+    for name in (f"{own}.onnx_export", f"velodrome.engines.{engine.tasks_of}.onnx_export"):
         if find_spec(name) is not None:
             return import_module(name)
-    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module {own!r}")
+    raise BadRequest(f"models of engine {engine.name} cannot be exported: there is no module '{own}.onnx_export'")
 
 
-def _written(module: Exporter, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
+def _written(module: Any, saved: Path, about: Mapping[str, Any], file: Path, inputs: Named) -> Exported:
     try:
-        return module.export(saved, about, file, inputs)
+        exported: Exported = module.export(saved, about, file, inputs)
     except (VelodromeError, OSError):
         raise
     except Exception as error:  # converters raise what they like
         raise RunFailed(f"model {about['model']!r} cannot be written as ONNX: {headline(str(error))}") from error
+    return exported
 
 
 def _refuse_without(packages: tuple[str, ...], engine: str) -> None:

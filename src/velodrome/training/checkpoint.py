@@ -46,7 +46,7 @@ def write(
 ) -> Path:
     """Write the checkpoint of an epoch and drop all but the newest few."""
     directory = folder / "checkpoints"
-    directory.mkdir(exist_ok=True)  # without its parents: a run's folder that is gone is not made anew
+    directory.mkdir(exist_ok=True)  # without its parents: a run's folder that is gone is not created again
     path = directory / f"epoch-{epoch:04d}.safetensors"
     arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in state.items()}
     arrays |= {f"{_GENERATORS}{rank}": np.frombuffer(states, np.uint8) for rank, states in enumerate(generators)}

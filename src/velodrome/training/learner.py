@@ -107,7 +107,7 @@ class Learner(ABC):
         return Inspection(self.parameters * weight_size, self.parameters * weight_size)
 
     def divisions(self, workers: int, mesh: Mesh | None, inspection: Inspection) -> list[dict[str, Any]]:
-        """What strategies that divide the model over so many workers, or those of this mesh, would do with it: fields
+        """What strategies that divide the model over this many workers, or those of a mesh, would do with it: fields
         of `events.models.Division`."""
         return []
 

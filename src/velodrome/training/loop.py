@@ -293,7 +293,7 @@ Rates = NDArray[np.float64]
 
 
 def rates_of_epoch(job: Job, epoch: int, per_epoch: int, total: int) -> Rates:
-    """The rate of each step of an epoch, counted from 1, in a job of so many steps in all."""
+    """The rate of each step of an epoch, counted from 1, in a job of `total` steps."""
     base = job.rate_of(epoch) * scale_of_rate(job, strategy_of(job))
     if job.schedule == "constant" and job.warmup is None:
         return np.full(per_epoch, base)

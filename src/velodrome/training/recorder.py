@@ -101,7 +101,7 @@ class Recorder:
         #: The figures of the last validation, and its examples.
         self._validated: tuple[dict[str, float], int] = {}, 0
         self._steps: int | None = None
-        #: The last step as the script counts it, and the steps before it began to count anew.
+        #: The last step as the script counts it, and the steps before its count restarted.
         self._counted, self._steps_before = 0, 0
         self._restarts = False
         #: How many epochs and steps there will be, as far as the script reports it.
@@ -158,7 +158,7 @@ class Recorder:
         return now - self._ready if of_epoch else 0.0
 
     def _steps_so_far(self, step: int, *, only_marks: bool) -> int:
-        """Training steps since the script began: one that counts within an epoch begins anew with each."""
+        """Training steps since the script began: a script that counts within an epoch restarts with each."""
         if step < self._counted and not only_marks:
             self._steps_before += self._counted + (step == 0)
             if not self._restarts:

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -23,8 +23,7 @@ from velodrome.training.context import Emitter, Status
 from velodrome.variables import CONTROLLER, MEASURE
 
 
-@dataclass(frozen=True)
-class _Reading:
+class _Reading(NamedTuple):
     """Seconds so far."""
 
     clock: float
@@ -47,9 +46,8 @@ class CpuTime:
         now = self._last
         if before is None or now is None:
             return None
-        gaps = {name: getattr(now, name) - getattr(before, name) for name in ("busy", "own", "controller")}
-        return {"seconds": round(now.clock - before.clock, 4),
-                **{name: round(max(0.0, gap), 4) for name, gap in gaps.items()}}
+        clock, *used = (round(after - then, 4) for after, then in zip(now, before, strict=True))
+        return {"seconds": clock, **{name: max(0.0, gap) for name, gap in zip(_Reading._fields[1:], used, strict=True)}}
 
     def _read(self) -> _Reading | None:
         busy = busy_seconds(self._cores)
@@ -136,7 +134,7 @@ READ: Mapping[str, Callable[[psutil.Process], float]] = {
 
 
 class Sampler(threading.Thread):
-    """Emits a `resources` event every so many seconds until stopped."""
+    """Emits a `resources` event at every interval until stopped."""
 
     def __init__(self, events: Emitter, status: Status, cpu_time: CpuTime, interval: float) -> None:
         super().__init__(name="velodrome-sampler", daemon=True)

@@ -190,7 +190,7 @@ def _choose_interface(world: World) -> None:
 
 
 def _last_words(script: str, code: Any) -> str:
-    """Why a script ended by `sys.exit`: what it said, or the last line of its log."""
+    """Why a script ended by `sys.exit`: its message, or the last line of its log."""
     if not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
         return f"{script} ended with exit code 1: {headline(str(code))}"

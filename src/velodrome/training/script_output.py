@@ -34,7 +34,7 @@ Log = Callable[[str, int | None, int | None, int | None, Mapping[str, float]], N
 
 @contextmanager
 def read_output(patterns: Sequence[str], log: Log, events: Emitter) -> Iterator[None]:
-    """Search what this process prints during the block, and report what is found; it goes to the log as ever."""
+    """Search what this process prints during the block, and report the figures; the output still goes to the log."""
     flush()
     kept = os.dup(1), os.dup(2)
     output, its_output = os.pipe()

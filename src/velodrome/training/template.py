@@ -82,7 +82,7 @@ def _become_child(request: dict[str, Any], descriptors: list[int], control: sock
     words = [sys.executable, "-P", "-m", "velodrome.training", *request["words"]]
     sys.argv = words[3:]
     show_command_line(words)
-    from velodrome.training.main import main
+    from velodrome.training.__main__ import main
 
     main(request["words"])
 
@@ -141,7 +141,7 @@ def main() -> NoReturn:
     control = socket.socket(fileno=options.socket)
     show_command_line([sys.executable, "-P", "-m", "velodrome.training.template", "--engine", options.engine])
     import_module(engine_with_key(options.engine).worker)
-    import_module("velodrome.training.main")
+    import_module("velodrome.training.__main__")
     gc.collect()
     gc.freeze()
     control.send(json.dumps({"ready": True}).encode())

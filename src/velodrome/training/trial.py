@@ -1,4 +1,4 @@
-"""A user's model and its loss, tried before training: what every engine's trial refuses, and in which words.
+"""A user's model and its loss, tried before training: what every engine's trial refuses, with its error messages.
 
 No framework here: an engine calls the model, and asks with what came out of it."""
 

@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK)
 
     def do_DELETE(self) -> None:
-        # A process that has connected to all others says so; what it published may go when the server does.
+        # A process that has connected to all others deletes what it published; it may stay until the server ends.
         self._answer(HTTPStatus.OK)
 
     def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a process asks many times until the others are there."""
+        """Log nothing: a process asks many times until the others are there."""
 
 
 class RendezvousServer(ThreadingHTTPServer):
@@ -125,7 +125,7 @@ class RendezvousServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a connection that breaks concerns whoever had it."""
+        """Log nothing: a broken connection concerns only whoever had it."""
 
     def stop(self) -> None:
         self.shutdown()

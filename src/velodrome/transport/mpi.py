@@ -36,7 +36,7 @@ class MpiTransport(Transport):
     """This process among the ranks of a job. Other threads keep running while a call waits."""
 
     def __init__(self, ranks: Ranks, seconds: float, on_lost: Callable[[str], None]) -> None:
-        """Join the other ranks within so many seconds. `on_lost` is called, in a thread, when a rank is lost."""
+        """Join the other ranks within `seconds`. `on_lost` is called, in a thread, when a rank is lost."""
         self.rank, self.size = ranks.rank, ranks.size
         self._ranks, self._on_lost = ranks, on_lost
         # Loaded first: a rank that cannot load it must not join, and let the others wait inside MPI.
@@ -212,7 +212,7 @@ class Rendezvous:
 
 
 def join(ranks: Ranks, seconds: float) -> Rendezvous:
-    """Join the rendezvous and wait until all ranks have, for so many seconds at most."""
+    """Join the rendezvous and wait until all ranks have, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     server = _start_server(ranks, seconds) if ranks.rank == 0 else None
     try:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from velodrome.errors import PortTaken, RunFailed
 from velodrome.variables import SECRET
 
-#: How long a connection may take to prove itself, and how many may be pending: beyond that the oldest is dropped.
+#: How long authentication may take, and how many connections may be pending: beyond that the oldest is dropped.
 HANDSHAKE_SECONDS = 10.0
 MOST_PENDING = 256
 #: Bytes of the longest line of a proof.
@@ -39,7 +39,7 @@ class AuthenticationError(ConnectionError):
 
 
 class Accepted(NamedTuple):
-    """A connection that has proved itself, and what it said it is."""
+    """An authenticated connection, and what the other side says it is."""
 
     link: socket.socket
     words: list[str]
@@ -49,14 +49,14 @@ def derive(*parts: str) -> str:
     """A proof that this process has the job's secret, for these parts alone."""
     key = os.environ.get(SECRET, "")
     if not key:
-        raise RunFailed(f"{SECRET} is not set, by which the processes of a job know one another: let a launcher start "
-                        "them, or paste the whole line that `velodrome plan` printed")
+        raise RunFailed(f"{SECRET} is not set, but the processes of a job need it to authenticate one another: let a "
+                        "launcher start them, or paste the whole line that `velodrome plan` printed")
     return hmac.new(key.encode(), " ".join(parts).encode(), hashlib.sha256).hexdigest()
 
 
 @dataclass
 class _Pending:
-    """A connection that has not proved itself yet."""
+    """A connection that is not authenticated yet."""
 
     nonce: str
     until: float
@@ -80,7 +80,7 @@ class JobListener:
         return self._selector.fileno()
 
     def accept(self, seconds: float | None) -> list[Accepted]:
-        """The connections that have proved themselves since; waits so long at most until something happens."""
+        """The connections authenticated since the last call; waits at most `seconds` until something happens."""
         accepted = []
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:
@@ -93,7 +93,7 @@ class JobListener:
         return accepted
 
     def close(self) -> None:
-        """Stop listening, and close connections that have not proved themselves."""
+        """Stop listening, and close connections that are not authenticated."""
         for link in list(self._pending):
             self._drop(link)
         self._selector.close()
@@ -142,7 +142,7 @@ class JobListener:
         return [Accepted(link, words)]
 
     def _verified(self, pending: _Pending) -> list[str] | None:
-        """What a connection says it is, and its nonce; None if it has not proved that."""
+        """What a connection says it is, and its nonce; None if its proof is wrong."""
         *words, proof = pending.said.decode(errors="replace").split() or [""]
         wanted = derive("visitor", self._protocol, pending.nonce, *words)
         return words if words and hmac.compare_digest(proof.encode(), wanted.encode()) else None
@@ -161,7 +161,7 @@ class JobListener:
 
 
 def connect(address: tuple[str, int], protocol: str, words: Sequence[str], seconds: float) -> socket.socket:
-    """A connection to a `JobListener` of this job, within so many seconds; `AuthenticationError` if it is another's."""
+    """A connection to a `JobListener` of this job, within `seconds`; `AuthenticationError` if it belongs to another."""
     deadline = time.monotonic() + seconds
     link = socket.create_connection(address, timeout=seconds)
     try:

@@ -21,7 +21,7 @@ from velodrome.run.state import WATCHED_ROWS, Epoch, RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.base import Task
 from velodrome.tasks.registry import recorded_task, task_of, task_of_result
-from velodrome.web.thinned import Thinned, read_thinned
+from velodrome.web.run_files import Thinned, read_thinned
 
 T = TypeVar("T")
 #: Epochs of a curve; a screen has no more pixels.

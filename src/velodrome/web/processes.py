@@ -1,6 +1,8 @@
 """The processes that our servers start: commands (`Control`), pages of others (`Boards`) and siblings (`Siblings`).
 
-Run as a program, this module is one of the further processes of `velodrome serve`.
+Run as a program, this module is one of the further processes of `velodrome serve`. uvicorn's own workers (`workers=2`,
+tried with 0.54) do not replace them: they go on answering after their first process was killed, begin before a model is
+there, and each would export it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import psutil
 
 from velodrome import files
 from velodrome.errors import BadRequest
-from velodrome.models.served import ONNX
+from velodrome.models.description import ONNX
 from velodrome.run.store import LOCK, RunFolder
 from velodrome.web.security import Security
 
@@ -159,14 +161,14 @@ class Boards:
         if not folder.is_dir():
             raise BadRequest("this run has no folder 'tensorboard'")
         words = ["tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--load_fast", "false"]
-        return await self._started(folder, words, f"TensorBoard did not start; try it by hand: tensorboard --logdir "
-                                   f"{folder}")
+        return await self._started(folder, words,
+            f"TensorBoard did not start; start it yourself: tensorboard --logdir {folder}")
 
     async def model_address(self, run: Path) -> str:
         """Where the model of a run can be used; `velodrome serve` is started if it is not yet."""
         words = ["velodrome", "serve", str(run), "--runs", str(run.parent), "--no-browser", "--processes", "1"]
-        return await self._started(run, words, "the page of the model did not start; `velodrome serve "
-                                   f"{shlex.quote(str(run))}` says why")
+        return await self._started(run, words,
+            f"the page of the model did not start; `velodrome serve {shlex.quote(str(run))}` shows why")
 
     async def _started(self, folder: Path, words: list[str], failed: str) -> str:
         """The address of the server of a folder; `python -m WORDS --port PORT` is started if it does not run."""
@@ -307,7 +309,7 @@ class Control:
 
 
 def _holder(folder: Path) -> psutil.Process:
-    """The process that holds a run or race; refused if that is not surely one of ours."""
+    """The process that holds a run or race; refused if it may not be one of ours."""
     locked = [path for path in (folder, *_inside(folder)) if RunFolder(path).is_locked()]
     if not locked:
         raise BadRequest(f"{folder.name!r} is not running")

@@ -3,11 +3,10 @@ and any runs side by side."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import shlex
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from velodrome.reporting.load import load_race
 from velodrome.run.listing import STATUSES, Found
 from velodrome.run.store import RunFolder
 from velodrome.web.app import JsonAnswer, page, race_of, run_named
-from velodrome.web.index import Listed, RunIndex
 from velodrome.web.live_run import LiveRun
-from velodrome.web.watch import POLL, Watch
+from velodrome.web.run_files import Listed, RunIndex
+from velodrome.web.watch import Watch, Watches, live
 
 #: Rows of a page; the others are found by searching or on the next page.
 ROWS = 1000
@@ -76,31 +75,20 @@ async def runs(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     """Tells a page when its list has changed; the id is a digest of what it shows."""
-    closing: asyncio.Event = request.app.state.closing
+    last = request.headers.get("last-event-id", "")
 
-    async def messages(once: bool) -> AsyncGenerator[bytes]:
-        last = request.headers.get("last-event-id", "")
-        quiet = 0.0
-        yield b"retry: 2000\n\n"
-        while not closing.is_set():
-            listed, _ = await _listed(request)
-            digest = await run_in_threadpool(_digest, listed)
-            if digest != last:
-                last, quiet = digest, 0.0
-                yield f"id: {digest}\nevent: changed\ndata: {digest}\n\n".encode()
-            if once:
-                yield POLL
-                return
-            if quiet >= 15:
-                yield b": still here\n\n"
-                quiet = 0.0
-            try:
-                await asyncio.wait_for(closing.wait(), _TICK_SECONDS)
-            except TimeoutError:
-                quiet += _TICK_SECONDS
+    async def news() -> bytes | None:
+        nonlocal last
+        listed, _ = await _listed(request)
+        digest = await run_in_threadpool(_digest, listed)
+        if digest == last:
+            return None
+        last = digest
+        return f"id: {digest}\nevent: changed\ndata: {digest}\n\n".encode()
 
-    answer: Response = request.app.state.watches.streams.answer(request, messages)
-    return answer
+    state = request.app.state
+    watches: Watches = state.watches
+    return watches.streams.answer(request, lambda once: live(news, state.closing, _TICK_SECONDS, once=once))
 
 
 def _digest(listed: Listed) -> str:
@@ -141,12 +129,8 @@ async def state(request: Request) -> Response:
 
 
 async def stream_race(request: Request) -> Response:
-    watch = await _watch(request)
-    last, state = request.headers.get("last-event-id"), request.app.state
-    answer: Response = state.watches.streams.answer(
-        request, lambda once: watch.stream(last, state.closing, once=once)
-    )
-    return answer
+    watches: Watches = request.app.state.watches
+    return watches.answer(request, await _watch(request))
 
 
 async def report(request: Request) -> Response:

@@ -141,7 +141,7 @@ def _name(label: int, names: tuple[str, ...]) -> str:
 
 
 def _predicted(model: Path, images: Any, labels: list[int], confusion: list[list[int]]) -> list[int | None]:
-    """The class that each image was taken for: by the exported model, or where the confusion matrix leaves only one."""
+    """The predicted class of each image: by the exported model, or if the confusion matrix leaves only one."""
     if len(labels) and is_exported(model):
         try:
             loaded = LoadedModel(model, model.parent.name)
@@ -218,11 +218,8 @@ async def view(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     found = await run_in_threadpool(run_of, request)
-    last, state = request.headers.get("last-event-id"), request.app.state
-    watch = state.watches.of(found.path, race=False)
-    answer: Response = state.watches.streams.answer(
-        request, lambda once: watch.stream(last, state.closing, once=once)
-    )
+    watches = request.app.state.watches
+    answer: Response = watches.answer(request, watches.of(found.path, race=False))
     return answer
 
 

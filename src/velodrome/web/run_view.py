@@ -25,7 +25,7 @@ from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
 from velodrome.web.live_run import LiveRun
-from velodrome.web.thinned import read_thinned
+from velodrome.web.run_files import read_thinned
 
 #: Bars of a process in the timeline, marks in it, and points of staleness.
 MOST_SPANS, MOST_MARKS, MOST_POINTS = 400, 100, 400
@@ -107,7 +107,7 @@ def _marks(state: RunState, began: float) -> list[dict[str, Any]]:
 
 
 def _fault(fault: FaultSpan) -> dict[str, Any]:
-    """What was broken on purpose (`--fault`), and until when."""
+    """Injected faults (`--fault`), with their beginning and end."""
     end = None if fault.end is None else round(fault.end, 3)
     return {"kind": "fault", "seconds": round(fault.start, 3), "end": end, "text": f"--fault {fault.fault}",
             "process": ""}

@@ -169,7 +169,8 @@ class Guard:
         headers, security = Headers(scope=scope), self.security
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not security.accepts(host_name(hosts[0].decode("latin-1"))):
-            return _sentence(421, "This server is not called by that name: open the address that the command printed.")
+            return _sentence(421, "This server does not answer to that host name: open the address that the command "
+                                  "printed.")
         if not _same_origin(headers, hosts[0].decode("latin-1")):
             return _sentence(403, "Requests from pages of other sites are refused.")
         if security.token is not None and (refusal := self._without_token(scope, headers)) is not None:
@@ -177,14 +178,14 @@ class Guard:
         if scope["method"] in _SAFE:
             return None
         if scope["method"] != "POST":
-            return _sentence(405, f"{scope['method']} is not possible here.", {"Allow": "GET, HEAD, POST"})
+            return _sentence(405, f"{scope['method']} is not supported here.", {"Allow": "GET, HEAD, POST"})
         size = headers.get("content-length")
         if size is not None and not _at_most(size, security.most_bytes(scope["path"])):
             return _sentence(413, f"The request is larger than {security.most_bytes(scope['path'])} bytes.")
         if scope["path"] in security.open_posts:
             return None
         if security.read_only:
-            return _sentence(403, "This server was started with --read-only: it shows, and starts nothing.")
+            return _sentence(403, "This server was started with --read-only: it shows everything but starts nothing.")
         given = headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(given.encode(), security.csrf.encode()):
             return _sentence(403, "The page is out of date or the request is not from it: reload the page.")

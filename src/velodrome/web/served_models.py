@@ -326,7 +326,7 @@ def number(query: Mapping[str, str], name: str, default: int, most: int, least: 
 
 def json_of(body: bytes) -> Any:
     if len(body) > _LONGEST_TEXT_BODY:
-        raise BadInput(f"the JSON has {len(body):,} bytes, and at most {_LONGEST_TEXT_BODY:,} are read", 413)
+        raise BadInput(f"the JSON has {len(body):,} bytes, but at most {_LONGEST_TEXT_BODY:,} are read", 413)
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

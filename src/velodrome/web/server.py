@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Seconds that open connections have to end after Ctrl-C; live ones are closed at once.
 _GRACE_SECONDS = 2
-DEFAULT_HOST = "127.0.0.1"
 
 
 def check_host(host: str, *, allow_remote: bool) -> str:
@@ -37,13 +36,13 @@ def check_host(host: str, *, allow_remote: bool) -> str:
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A socket on this address; port 0 takes a free one. A `shared` one can be joined by further processes of ours."""
     if not 0 <= port <= 65535:
-        raise BadRequest(f"--port {port!r} is no port: choose one from 0 (any free one) to 65535")
+        raise BadRequest(f"--port {port!r} is not a port: choose one from 0 (any free one) to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise BadRequest(f"--host {host!r} is no address of this machine: {error.strerror or error}") from None
+        raise BadRequest(f"--host {host!r} is not an address of this machine: {error.strerror or error}") from None
     try:
         if shared and port:
             _bound(family, kind, protocol, address).close()  # a shared port would be taken from another server of ours

@@ -1,4 +1,4 @@
-"""Follows races and runs on disk, and tells their open pages what changed.
+"""Follows races and runs on disk, and sends changes to their open pages.
 
 All pages of a race share one watch, which reads files and writes messages once. A message holds the whole of each part
 that changed since the one before, and its id is the version of that state: a page that was away is sent what changed
@@ -11,9 +11,8 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,37 +30,27 @@ from velodrome.judge.configuration import label_of
 from velodrome.judge.measures import Ratio
 from velodrome.judge.plausibility import suspects
 from velodrome.races.folder import RaceFolder
-from velodrome.reporting.load import RaceRecord, load_race
+from velodrome.reporting.load import load_race
 from velodrome.run.listing import runs_of
 from velodrome.run.store import RunFolder, read_race
 from velodrome.web.app import encoded
 from velodrome.web.live_run import LiveRun
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What a page shows of a race as a whole."""
-
-    rows: tuple[Row, ...]
-    fields: dict[str, Any]
-    record: RaceRecord | None = None
-
-
-def standing_of(runs: Path, name: str) -> Standing:
-    """The race as its finished runs show it; the reason if it cannot be read."""
+def standing_of(runs: Path, name: str) -> dict[str, Any]:
+    """What a page shows of a race as a whole, as its finished runs show it; the reason if it cannot be read."""
     try:
         record = load_race(runs, name)
         judgement = record.judged()
-        rows = judgement.rows
         answers = [{"task": task.task, **task.answer.as_json()} for task in judgement.tasks]
     except VelodromeError as error:
-        return Standing((), {"rows": [], "verdicts": [], "problem": str(error), "failures": []})
-    doubtful = suspects(rows)
-    return Standing(rows, {
-        "rows": [{**_row(row), "suspect": doubtful.get(row.name)} for row in rows],
+        return {"rows": [], "verdicts": [], "problem": str(error), "failures": []}
+    doubtful = suspects(judgement.rows)
+    return {
+        "rows": [{**_row(row), "suspect": doubtful.get(row.name)} for row in judgement.rows],
         "verdicts": [_verdict(answer) for answer in answers], "problem": None,
         "failures": [{"run": one.run, "status": one.status, "message": one.message} for one in record.failures],
-    }, record)
+    }
 
 
 def _verdict(answer: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +209,7 @@ class Watch:
         if not self.is_race or ended == self._judged or time.monotonic() < self._next_judgement:
             return False
         began = time.monotonic()
-        standing = standing_of(self.runs, self.path.name).fields
+        standing = standing_of(self.runs, self.path.name)
         took = time.monotonic() - began
         self._next_judgement = time.monotonic() + max(TICK_SECONDS, _PATIENCE * took)
         self._judged = ended
@@ -259,28 +248,46 @@ class Watch:
         self, last: str | None, closing: asyncio.Event, *, once: bool = False
     ) -> AsyncGenerator[bytes]:
         """Messages for one page, from what it has seen on, until it leaves or the server ends; `once` for a poll."""
+        since = self.seen(last)
+        first = since == 0
+
+        async def news() -> bytes | None:
+            nonlocal since, first
+            await self.refresh()
+            if not first and self.version <= since:
+                return None
+            message, since, first = self.message(since), self.version, False
+            return message
+
         self.watchers += 1
         try:
-            yield b"retry: 2000\n\n"
-            since, quiet = self.seen(last), 0.0
-            first = since == 0
-            while not closing.is_set():
-                await self.refresh()
-                if first or self.version > since:
-                    yield self.message(since)
-                    since, quiet, first = self.version, 0.0, False
-                if once:
-                    yield POLL
-                    return
-                if quiet >= SIGN_SECONDS:
-                    yield b": still here\n\n"
-                    quiet = 0.0
-                try:
-                    await asyncio.wait_for(closing.wait(), TICK_SECONDS)
-                except TimeoutError:
-                    quiet += TICK_SECONDS
+            async with aclosing(live(news, closing, TICK_SECONDS, once=once)) as messages:
+                async for message in messages:
+                    yield message
         finally:
             self.watchers -= 1
+
+
+async def live(
+    news: Callable[[], Awaitable[bytes | None]], closing: asyncio.Event, seconds: float, *, once: bool
+) -> AsyncGenerator[bytes]:
+    """What `news` returns, asked every so many seconds until the server ends; `once` for a poll."""
+    quiet = 0.0
+    yield b"retry: 2000\n\n"
+    while not closing.is_set():
+        if (message := await news()) is not None:
+            yield message
+            quiet = 0.0
+        if once:
+            yield POLL
+            return
+        if quiet >= SIGN_SECONDS:
+            yield b": still here\n\n"
+            quiet = 0.0
+        try:
+            await asyncio.wait_for(closing.wait(), seconds)
+        except TimeoutError:
+            quiet += seconds
 
 
 class Streams:
@@ -315,6 +322,11 @@ class Watches:
         self.runs = runs
         self.streams = Streams()
         self._watches: dict[Path, Watch] = {}
+
+    def answer(self, request: Request, watch: Watch) -> Response:
+        """A live connection with what changes in a race or run."""
+        last, closing = request.headers.get("last-event-id"), request.app.state.closing
+        return self.streams.answer(request, lambda once: watch.stream(last, closing, once=once))
 
     def of(self, path: Path, *, race: bool) -> Watch:
         if len(self._watches) > 50:

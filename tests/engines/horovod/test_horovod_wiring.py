@@ -98,7 +98,8 @@ def test_the_default_framework_is_filled_in() -> None:
      "--cycle-time-ms 2.0: strategy torch/ddp does not support this option (horovod/allreduce does); leave it out"),
     ({"engine": "horovod", "strategy": "single", "fusion_threshold_mb": 2.0},
      "horovod/single does not support this option"),
-    ({"engine": "horovod", "framework": "tensorflow", "accumulate": 2}, "--accumulate: engine horovod cannot do that"),
+    ({"engine": "horovod", "framework": "tensorflow", "accumulate": 2},
+     "--accumulate: engine horovod does not support this option"),
     ({"engine": "horovod", "framework": "tensorflow", "model": "lstm-small", "dataset": "ptb"},
      "--model 'lstm-small': engine horovod with --framework tensorflow has linear, dense-128, "),
 ])

@@ -29,7 +29,7 @@ def test_every_worker_of_a_plan_knows_where_worker_0_listens(strategy: str) -> N
     ({"model": "mine:build"}, "choose one of them, or --engine tensorflow or torch"),
     ({"model": "mlp", "task": "classification"}, "engine jax has linear, "),
     ({"model": "mlp", "task": "classification"}, "or --engine tensorflow or torch"),
-    ({"accumulate": 2}, "--accumulate: engine jax cannot do that"),
+    ({"accumulate": 2}, "--accumulate: engine jax does not support this option"),
     ({"implementation": "stock"}, "strategy jax/single has no stock form"),
     ({"strategy": "single", "workers": 2}, "jax/single is one process"),
 ])

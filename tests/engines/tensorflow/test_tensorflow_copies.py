@@ -20,7 +20,7 @@ NO_COPIES = {"Placeholder", "Const", "Identity", "NoOp", "ReadVariableOp", "Shap
 def copies_of_a_batch(array: Any) -> tuple[list[str], Any]:
     """The operations of a step's graph that copy a batch of training examples, and the batch."""
     from velodrome.engines.tensorflow.feed import Source, gather
-    from velodrome.engines.tensorflow.inputs import ExampleInputs
+    from velodrome.engines.tensorflow.objectives import ExampleInputs
 
     part = ExamplePart({"x": array}, {"y": np.arange(COUNT) % 2})
     data = ExampleSet("some", part, part, part, classes=2, images=frozenset("x"))

@@ -179,7 +179,7 @@ def test_an_optimizer_clips_the_gradient_of_all_workers(
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("make_averaging", "leave it out, and use --ema"), ("make_scaling", "leave out the scaling of losses"),
+    ("make_averaging", "leave it out, and use --ema"), ("make_scaling", "leave out loss scaling"),
     ("make_accumulating", "leave it out, and use --accumulate"),
 ])
 def test_what_only_keras_fit_can_finish_is_refused(train: Any, name: str, words: str) -> None:

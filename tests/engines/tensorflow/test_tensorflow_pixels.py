@@ -64,7 +64,7 @@ def test_a_model_that_begins_with_preprocessing_of_bytes_gets_bytes_or_a_warning
     from keras import layers
     from keras_nets import Subclassed, conv, rescaling
 
-    from velodrome.engines.tensorflow.inputs import choose_transform
+    from velodrome.engines.tensorflow.inspection import choose_transform
 
     data = read_data(str(colour))
     adapted = layers.Normalization()
@@ -93,7 +93,7 @@ def test_other_models_get_pixels_from_0_to_1_without_a_word(colour: Path, made: 
     from keras import layers
     from keras_nets import conv
 
-    from velodrome.engines.tensorflow.inputs import choose_transform
+    from velodrome.engines.tensorflow.inspection import choose_transform
 
     head = conv(SHAPE, 10)
     first = {
@@ -112,7 +112,7 @@ def test_a_normalization_that_was_never_adapted_is_told(colour: Path) -> None:
     from keras import layers
     from keras_nets import conv
 
-    from velodrome.engines.tensorflow.inputs import choose_transform
+    from velodrome.engines.tensorflow.inspection import choose_transform
 
     model = keras.Sequential([keras.Input(SHAPE), layers.Normalization(), conv(SHAPE, 10)])
     job = Job(model="nets:build")

@@ -153,8 +153,8 @@ def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_pat
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"strategy": "pipeline", "model": "linear"}, "a layer with weights, and model 'linear' has 1; use fewer"),
-    ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is no nn.Sequential"),
+    ({"strategy": "pipeline", "model": "linear"}, "a layer with weights, but model 'linear' has 1; use fewer"),
+    ({"strategy": "pipeline", "model": "torch_nets:odd"}, "is not an nn.Sequential"),
     ({"strategy": "pipeline", "model": "torch_nets:scaled"}, "has a forward or hooks of its own"),
     ({"strategy": "pipeline", "model": "torch_nets:sharing"}, "layers '3' and '5' of model 'torch_nets:sharing' share"),
     ({"strategy": "pipeline", "model": "torch_nets:aliased"}, "'first' of model 'torch_nets:aliased' is a tensor of"),

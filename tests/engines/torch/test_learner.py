@@ -41,7 +41,7 @@ def context_of(job: Job, data: Path, folder: Path) -> Context:
 
 def test_a_model_may_keep_tensors_from_an_evaluation_for_the_next_epoch(data, tmp_path) -> None:
     from velodrome.engines.torch.learner import TorchLearner
-    from velodrome.engines.torch.tasks import task_of_job
+    from velodrome.engines.torch.network import task_of_job
 
     context = context_of(Job(model="torch_nets:caching", epochs=2, batch_size=30), data, tmp_path)
     cpu = torch.device("cpu")
@@ -53,7 +53,7 @@ def test_a_model_may_keep_tensors_from_an_evaluation_for_the_next_epoch(data, tm
 def test_batches_that_are_added_up_are_computed_apart_and_combined_once(data, tmp_path) -> None:
     """Memory is that of the smaller batch, and gradients are exchanged once for each update."""
     from velodrome.engines.torch.learner import TorchLearner
-    from velodrome.engines.torch.tasks import task_of_job
+    from velodrome.engines.torch.network import task_of_job
 
     combined = []
 
@@ -77,8 +77,8 @@ def test_batches_that_are_added_up_are_computed_apart_and_combined_once(data, tm
 
 
 def test_a_backward_pass_that_needs_other_processes_is_marked_in_every_batch_that_is_added_up(data, tmp_path) -> None:
+    from velodrome.engines.torch.network import task_of_job
     from velodrome.engines.torch.strategies.sharding import DividedLearner
-    from velodrome.engines.torch.tasks import task_of_job
 
     context = context_of(Job(model="dense-128", epochs=1, batch_size=10, accumulate=3), data, tmp_path)
     cpu, marked = torch.device("cpu"), []

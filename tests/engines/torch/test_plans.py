@@ -65,9 +65,9 @@ def test_plans_and_stages_of_the_wrong_kind_are_refused():
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 8))
     model.stage_starts, model.tensor_plan = 3, ["0"]
-    with pytest.raises(UsersCodeFailed, match="3 is no list of layers"):
+    with pytest.raises(UsersCodeFailed, match="3 is not a list of layers"):
         given_starts("mine", model)
-    with pytest.raises(UsersCodeFailed, match=r"\['0'\] is no dictionary"):
+    with pytest.raises(UsersCodeFailed, match=r"\['0'\] is not a dictionary"):
         plan_of(model, 2)
     model.stage_starts = [3]
     assert given_starts("mine", model) == ["3"]

@@ -19,12 +19,12 @@ from driver_process import read_data  # noqa: E402
 from thread_transport import Group, Threads  # noqa: E402
 
 from velodrome.catalog.world import World  # noqa: E402
+from velodrome.engines.torch.network import task_of_job  # noqa: E402
 from velodrome.engines.torch.strategies.allreduce import (  # noqa: E402
     AllReduceLearner,
     FlatLayout,
     SharedMemoryReducer,
 )
-from velodrome.engines.torch.tasks import task_of_job  # noqa: E402
 from velodrome.job.job import Job  # noqa: E402
 from velodrome.job.resolve import resolve  # noqa: E402
 from velodrome.training.context import Context, LineEmitter  # noqa: E402

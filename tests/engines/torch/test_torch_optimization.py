@@ -267,7 +267,7 @@ def test_a_file_of_which_nothing_matches_is_refused(data, tmp_path) -> None:
 
     save_file({"another": torch.zeros(2)}, tmp_path / "other.safetensors")
     (tmp_path / "garbled.safetensors").write_bytes(b"no tensors at all")
-    for name, reason in (("other", "none of its 1 tensors fits"), ("garbled", "is no file of safetensors")):
+    for name, reason in (("other", "none of its 1 tensors fits"), ("garbled", "is not a safetensors file")):
         (process,) = start_from(data, tmp_path / "run", tmp_path / f"{name}.safetensors").processes
         assert process.code == 2
         assert reason in process.of_kind("error")[0]["message"]

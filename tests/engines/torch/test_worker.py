@@ -86,7 +86,7 @@ def test_the_recipe_in_the_run_folder_loads_the_model(tmp_path, monkeypatch, mod
         outputs = torch.cat([scope["model"](part) for part in padded.split(size or len(padded))])[: len(images)]
     assert int((outputs.argmax(1).numpy() == stored["test_labels"]).sum()) == ran.result["test"]["correct"]
     warnings = [event["message"] for event in ran.processes[0].of_kind("warning")]
-    assert warnings == ([f"model {model!r} has state that is no tensor and will not be saved: 1._extra_state"]
+    assert warnings == ([f"model {model!r} has state that is not a tensor and will not be saved: 1._extra_state"]
                         if model == "torch_trials:extra" else [])
 
 

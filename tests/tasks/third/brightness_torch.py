@@ -12,9 +12,8 @@ from torch import nn
 
 from velodrome.data.pixels import transform_of
 from velodrome.engines.torch.feed import dtype_of
-from velodrome.engines.torch.network import Network, seed_everything
+from velodrome.engines.torch.network import Examples, Network, seed_everything
 from velodrome.engines.torch.objectives import Objective, ObjectiveModule
-from velodrome.engines.torch.tasks import Examples
 from velodrome.tasks.base import Batch
 
 

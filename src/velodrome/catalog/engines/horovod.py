@@ -23,17 +23,20 @@ _GLOO_AND_MPI = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITH_MPI": "1", "HOROVOD_CPU
                  "HOROVOD_WITHOUT_MXNET": "1"}
 _HOROVOD = "horovod==0.28.1"
 FUSION_THRESHOLD = Option[float | None](
-    "fusion_threshold_mb", Annotated[float, Field(ge=0, le=16_384)] | None, None, "for horovod: megabytes of gradients "
-    "collected into one all-reduce; 0 sends each by itself, by default Horovod's own 128",
+    "fusion_threshold_mb", Annotated[float, Field(ge=0, le=16_384)] | None, None,
+    "for horovod: megabytes of gradients collected into one all-reduce; 0 sends each by itself; by default "
+    "Horovod's own 128",
     after="keep_going", stored_after="on",
 )
 CYCLE_TIME = Option[float | None](
-    "cycle_time_ms", Annotated[float, Field(gt=0, le=60_000)] | None, None, "for horovod: milliseconds between two "
-    "checks for gradients that are ready; by default Horovod's own 1", after=FUSION_THRESHOLD.name,
+    "cycle_time_ms", Annotated[float, Field(gt=0, le=60_000)] | None, None,
+    "for horovod: cycle time in milliseconds, after which Horovod checks again for gradients that are ready; by "
+    "default Horovod's own 1", after=FUSION_THRESHOLD.name,
 )
 TIMELINE_STEPS = Option[int | None](
-    "timeline_steps", Annotated[int, Field(ge=0, le=2**63 - 1)] | None, None, "for horovod: first steps whose timeline "
-    "is saved with the run (`horovod-timeline.json`); by default 20, no more than throughput leaves out",
+    "timeline_steps", Annotated[int, Field(ge=0, le=2**63 - 1)] | None, None,
+    "for horovod: number of first steps whose timeline is saved with the run (`horovod-timeline.json`); by default "
+    "20, but no more than throughput leaves out",
     after=CYCLE_TIME.name,
 )
 COLLECTIVES = Option[str | None](

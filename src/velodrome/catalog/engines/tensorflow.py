@@ -12,8 +12,9 @@ from velodrome.catalog.world import World, tensorflow
 from velodrome.errors import BadRequest
 
 MIN_SHARD_BYTES = Option[int | None](
-    "min_shard_bytes", Positive | None, None, "for parameter-server: the fewest bytes of a part of the weights, which "
-    "are split over the servers; by default 262144",
+    "min_shard_bytes", Positive | None, None,
+    "for parameter-server: minimum size in bytes of the parts into which weights are split over the servers; by "
+    "default 262144",
 )
 
 
@@ -28,7 +29,7 @@ def _refuse_unsplit(job: Request) -> Mapping[str, Any]:
     if MIN_SHARD_BYTES.of(job) is not None and (job.implementation == "stock" or job.has_own_optimizer):
         what = "--implementation stock" if job.implementation == "stock" else "an optimizer of your own"
         raise BadRequest(f"--min-shard-bytes {MIN_SHARD_BYTES.of(job)}: {what} keeps every weight on one server, "
-                         "because Keras optimizers take no variables that are split; leave it out")
+                         "because Keras optimizers do not support split variables; leave it out")
     return {}
 
 
@@ -92,7 +93,7 @@ ENGINE = Engine(
         Strategy(
             "allreduce", "synchronous, one flat gradient buffer summed by MPI: the fast path on CPU clusters",
             needs=MPI_NEEDS, listens=("worker",), exchange="all-reduce-in-memory",
-            no_own_optimizer="keeps all weights in one flat buffer, which a Keras optimizer does not take; choose "
+            no_own_optimizer="keeps all weights in one flat buffer, which Keras optimizers do not support; choose "
             "multi-worker-mirrored",
             implementation=Implementation(
                 own=(_FLAT, "the gradient summed by MPI in the tensor's own memory"), framework=(_AUTODIFF,),

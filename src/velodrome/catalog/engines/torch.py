@@ -32,7 +32,7 @@ class Compression(NamedTuple):
             return cls(text)  # type: ignore[arg-type]
         if kind == "powersgd" and rank.isascii() and rank.isdigit() and int(rank) > 0:
             return cls("powersgd", int(rank))
-        raise ValueError(f"{text!r} is no compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
+        raise ValueError(f"{text!r} is not a compression: choose fp16, bf16, or powersgd:RANK as powersgd:4")
 
 
 class Mesh(NamedTuple):
@@ -48,7 +48,7 @@ class Mesh(NamedTuple):
         """From `data=2,tensor=2`."""
         match = re.fullmatch(r"\s*data=(\d+)\s*,\s*([a-z][a-z0-9-]*)=(\d+)\s*", text)
         if match is None or not int(match[1]) or not int(match[3]):
-            raise ValueError(f"{text!r} is no mesh: write one such as data=2,tensor=2")
+            raise ValueError(f"{text!r} is not a mesh: write one such as data=2,tensor=2")
         return cls(int(match[1]), match[2], int(match[3]))
 
     @classmethod
@@ -77,8 +77,9 @@ PIPELINE_SCHEDULE = Option[str | None](
     "(1f1b); by default 1f1b; --schedule takes these two names as well", after=MICRO_BATCHES.name, also="schedule",
 )
 MESH = Option[str | None](
-    "mesh", parsed_by(Mesh.parse) | None, None, "for fsdp and tensor: several groups of workers, as data=2,tensor=2: "
-    "two groups divide the batch, and two workers of each group the model; by default one group",
+    "mesh", parsed_by(Mesh.parse) | None, None,
+    "for fsdp and tensor: several groups of workers, such as data=2,tensor=2: two groups divide the batch, and the "
+    "two workers of each group divide the model; by default one group",
     after=PIPELINE_SCHEDULE.name,
 )
 
@@ -148,8 +149,9 @@ _FULLY_SHARD = "fully_shard over gloo or NCCL, layers of a million numbers and m
 _AVERAGE = "average_parameters of torch.distributed over gloo or NCCL"
 _OUTER = "torch.optim.SGD as outer optimizer"
 _ROUNDS = "rounds of DiLoCo"
-_OTHER_RESULT = "they end with other weights than one process, by how seldom they synchronize: name them to race them"
-_DIVIDES_MODEL = "they divide the model, which must have layers for that: name them to race them"
+_OTHER_RESULT = ("they synchronize only every few steps, and so end with other weights than one process: name them "
+                 "to race them")
+_DIVIDES_MODEL = "they divide the model, which needs suitable layers: name them to race them"
 _EVERYTHING = ("weights", "gradients", "optimizer state")
 _PIPELINE = "PipelineStage and Schedule1F1B or ScheduleGPipe over gloo or NCCL"
 _CUT = "stages cut by measured time"
@@ -193,7 +195,7 @@ ENGINE = Engine(
             "optimizer's state of a part of the weights only (ZeRO stage 1)",
             listens=("worker",), exchange="all-reduce-and-broadcast",
             shards=("optimizer state",),
-            no_own_optimizer="makes the optimizer by itself; choose ddp or fsdp",
+            no_own_optimizer="creates the optimizer itself; choose ddp or fsdp",
             implementation=Implementation(
                 own=(BATCHES, PROCESS), framework=(AUTOGRAD, _DDP, _ZERO),
                 stock=(AUTOGRAD, _STOCK_DDP, _ZERO), kept=(BATCHES,),
@@ -298,7 +300,8 @@ def _stage(number: int, shards: tuple[str, ...], exchange: Exchange, words: str)
     return Strategy(
         f"zero{number}", f"ZeRO stage {number}: synchronous, {words}",
         listens=("worker",), exchange=exchange, shards=shards,
-        no_own_optimizer="steps flat parts of the weights, which yours was not made for; choose torch/fsdp",
+        no_own_optimizer="updates flattened parts of the weights, which your own optimizer may not support; choose "
+                         "torch/fsdp",
         not_raced="it divides like torch/zero1 and torch/fsdp, with DeepSpeed's parts: name it to race it",
         implementation=Implementation(own=(BATCHES, PROCESS), framework=parts, stock=parts, kept=(BATCHES,)),
     )

@@ -49,7 +49,7 @@ def parse(text: str) -> EmulatedCluster:
 
 def _count(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= MOST_NODES:
-        raise BadRequest(f"{name}={text!r} is no number from 1 to {MOST_NODES}")
+        raise BadRequest(f"{name}={text!r} is not a number from 1 to {MOST_NODES}")
     return int(text)
 
 
@@ -75,11 +75,11 @@ class EmulatedOptions(ClusterOptions):
 
     nodes: int = Field(2, ge=1, description="number of hosts")
     bandwidth: str | None = Field(
-        None, description="what each host can send and receive, as `1gbit`; unlimited by default"
+        None, description="bandwidth of each host in each direction, such as `1gbit`; unlimited by default"
     )
-    latency: str | None = Field(None, description="time that a packet takes from host to host, as `0.5ms`")
-    cpu: float | None = Field(None, gt=0, description="cores' time that each host has; unlimited by default")
-    memory: str | None = Field(None, description="memory that each host has, as `2g`; unlimited by default")
+    latency: str | None = Field(None, description="time that a packet takes from host to host, such as `0.5ms`")
+    cpu: float | None = Field(None, gt=0, description="CPU time of each host, in cores; unlimited by default")
+    memory: str | None = Field(None, description="memory of each host, such as `2g`; unlimited by default")
 
     @model_validator(mode="after")
     def _can_be_read(self) -> EmulatedOptions:

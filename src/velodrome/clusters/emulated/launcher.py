@@ -175,8 +175,8 @@ class EmulatedLauncher(LocalLauncher):
             return Examination([Finding("error", "network", None, str(error))])
         measured: Any = self._facts["measured"]
         if measured is None:
-            return Examination([Finding("warning", "network", None, "nothing was measured: that takes two hosts, and a "
-                                        "machine that is not too busy")])
+            return Examination([Finding("warning", "network", None,
+                "the network was not measured: this needs two hosts, and a machine that is not too busy")])
         first, second = self.host_names[:2]
         pair = {"from": second, "to": first, "round_trip": measured["round_trip"], "bandwidth": measured["bandwidth"]}
         return Examination([], [pair], self._facts)

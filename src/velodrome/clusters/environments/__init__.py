@@ -191,7 +191,7 @@ def outdated(engine: Engine, home: Path) -> str | None:
     return f"its environment was made by another version of Velodrome: {engine.install_command}"
 
 
-#: Code that is longer is not looked at.
+#: Longer code is not examined.
 _LONGEST = 1_000_000
 _ENGINES = {
     "torch": "torch", "lightning": "torch", "pytorch_lightning": "torch", "accelerate": "torch",

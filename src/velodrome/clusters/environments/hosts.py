@@ -118,7 +118,7 @@ def _installed(name: str) -> bool:
 def wheels_in(folder: Path, wanted: dict[str, str]) -> list[Path]:
     """The wheels of a folder for these versions and this Python, of all platforms; `BadRequest` names missing ones."""
     if not folder.is_dir():
-        raise BadRequest(f"--wheelhouse {str(folder)!r} is no folder")
+        raise BadRequest(f"--wheelhouse {str(folder)!r} is not a folder")
     wheels: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("*.whl")):
         with suppress(InvalidWheelFilename):
@@ -154,7 +154,7 @@ def prepare(
     """
     interpreter, minor = str(link.facts["base"]), _minor()
     if not str(link.facts["python"]).startswith(f"{minor}."):
-        raise HostError(f"{link.host!r} has Python {link.facts['python']} ({interpreter}), and this machine {minor}: "
+        raise HostError(f"{link.host!r} has Python {link.facts['python']} ({interpreter}), but this machine {minor}: "
                         f"set python in clusters.yaml to a Python {minor} there")
     record, ours = _record(link), {"pins": wanted, "velodrome": training_side_digest()}
     if record is not None and {name: record.get(name) for name in ours} == ours:

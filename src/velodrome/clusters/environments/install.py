@@ -144,7 +144,7 @@ def _packages(described: Engine) -> list[str]:
 
 def _training_side(described: Engine) -> list[str]:
     """The modules of Velodrome that a training process imports."""
-    return ["velodrome.training.main", described.worker]
+    return ["velodrome.training.__main__", described.worker]
 
 
 def _missing_modules(python: Path, modules: Sequence[str]) -> list[str]:

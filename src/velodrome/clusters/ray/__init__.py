@@ -63,9 +63,9 @@ _REASONS = {
     "ActorUnavailableError": "cannot be reached through Ray: the connection to its actor broke, because its Ray daemon "
     "ended or its network is down",
     "NodeDiedError": "is lost: its Ray node died",
-    "OutOfMemoryError": "ended its agent: Ray's memory monitor ended it, because the node ran out of memory",
-    "WorkerCrashedError": "ended its agent: the process of Ray's actor there crashed",
-    "ActorDiedError": "ended its agent: Ray's actor there died",
+    "OutOfMemoryError": "lost its agent: Ray's memory monitor ended it, because the node ran out of memory",
+    "WorkerCrashedError": "lost its agent: the process of Ray's actor there crashed",
+    "ActorDiedError": "lost its agent: Ray's actor there died",
 }
 _LONGEST = 300
 
@@ -75,8 +75,8 @@ def reason_of(error: BaseException, seconds: float | None = None) -> str:
     names = [kind.__name__ for kind in type(error).__mro__]
     if "GetTimeoutError" in names:
         within = "in time" if seconds is None else f"within {seconds:g} s"
-        return (f"did not start Ray's actor {within}: its Ray node is busy, or still prepares the runtime_env; raise "
-                "start_timeout of the cluster")
+        return (f"did not start Ray's actor {within}: its Ray node is busy, or is still preparing the runtime_env; "
+                "raise start_timeout of the cluster")
     if "RuntimeEnvSetupError" in names:
         return f"cannot prepare the runtime_env: {_essence(error)}"
     known = next((_REASONS[name] for name in names if name in _REASONS), None)

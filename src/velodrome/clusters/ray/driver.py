@@ -88,7 +88,7 @@ def _token_refused(address: str) -> str | None:
     except AuthenticationError:
         if sends:
             return f"{where} refuses the token: put the cluster's own into {_TOKEN}, of which the first one counts"
-        return f"{where} wants a token: set RAY_AUTH_MODE=token, and put the cluster's token into {_TOKEN}"
+        return f"{where} requires a token: set RAY_AUTH_MODE=token, and put the cluster's token into {_TOKEN}"
     except Exception:
         return None  # Ray says more when it joins the cluster
     return None
@@ -252,8 +252,8 @@ class Driver:
             node = self._nodes[host]
             has, left = node["Resources"].get(name, 0.0), free.get(node["NodeID"], {}).get(name, 0.0)
             if left < amount:
-                missing.append(f"node {host} has {left:g} of {has:g} {name} free, and {amount:g} are asked for")
-        return missing or ["the nodes have the resources, and Ray did not reserve them"]
+                missing.append(f"node {host} has {left:g} of {has:g} {name} free, but {amount:g} are needed")
+        return missing or ["the nodes have the resources, but Ray did not reserve them"]
 
     def _open(
         self, stream: str, place: str, words: list[str], runtime_env: Mapping[str, Any], limit: float
@@ -285,7 +285,7 @@ class Driver:
         except ray.exceptions.ActorDiedError:
             alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
             lost = self._nodes[node]["NodeID"] not in alive
-            reason = "is lost: its Ray node died" if lost else "ended its agent: Ray's actor there died"
+            reason = "is lost: its Ray node died" if lost else "lost its agent: Ray's actor there died"
         except Exception as error:
             reason = reason_of(error)
         with suppress(OSError):

@@ -41,13 +41,14 @@ class RemoteOptions(ClusterOptions):
         None, description="folder of your code that is sent as a whole, without what `.gitignore` excludes; by default "
         "the modules that the job names and the local modules that they import"
     )
-    code_limit: int = Field(50, ge=1, description="MiB of your code that are sent at most")
+    code_limit: int = Field(50, ge=1, description="maximum size in MiB of your code that is sent")
     silence: float = Field(
         30.0, ge=2, description="seconds without a sign of life after which a host counts as lost, and after which it "
         "ends everything that was started on it"
     )
     data_timeout: float = Field(3600.0, gt=0, description="seconds that preparing the data on a host may take")
     addresses: dict[str, str] = Field(
-        default_factory=dict, description="addresses at which the other hosts reach a host, by its name; by default "
-        "the one at which it was connected to"
+        default_factory=dict,
+        description="addresses at which the other hosts reach a host, by host name; by default the address that "
+                    "this machine connected to"
     )

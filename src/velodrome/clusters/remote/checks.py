@@ -66,8 +66,9 @@ def clocks(links: Iterable[Link]) -> list[Finding]:
 def disks(links: Iterable[Link], needed: int = DISK_BYTES) -> list[Finding]:
     """Hosts whose disk has no room for the folder of a run."""
     return [
-        Finding("error", "disk", link.host, f"{link.facts['root']} has {bytes_text(link.facts['disk'])} left, and a "
-                f"run needs {bytes_text(needed)}", "free some space there, or set root in clusters.yaml")
+        Finding("error", "disk", link.host,
+            f"{link.facts['root']} has {bytes_text(link.facts['disk'])} left, but a run needs {bytes_text(needed)}",
+            "free some space there, or set root in clusters.yaml")
         for link in links if link.facts["disk"] < needed
     ]
 
@@ -77,8 +78,9 @@ def memory(link: Link, needed: int) -> list[Finding]:
     free = link.facts["memory"]
     if free is None or free >= needed:
         return []
-    return [Finding("error", "memory", link.host, f"its processes need about {bytes_text(needed)} of memory, and "
-                    f"{bytes_text(free)} are free", "place fewer processes there")]
+    return [Finding("error", "memory", link.host,
+        f"its processes need about {bytes_text(needed)} of memory, but only {bytes_text(free)} are free",
+        "place fewer processes there")]
 
 
 def versions(links: Sequence[Link], job: Job, choose: Choose) -> list[Finding]:
@@ -169,7 +171,7 @@ _CHECK_SECONDS = 300.0
 _GROUP_SECONDS = 30.0
 #: Preparing the data of a job may take longer than a person waits for an examination.
 _DATA_SECONDS = 240.0
-_WRITABLE = "let root in clusters.yaml be a folder there that can be written to"
+_WRITABLE = "set root in clusters.yaml to a writable folder there"
 _DATA = "give it a mirror, or the data at the same path"
 _UP = "see whether it is up, and not overloaded"
 

@@ -166,15 +166,15 @@ class RemoteGroup(Group):
         """Why a host may not write a file of this name; None if it may."""
         parts = name.split("/") if isinstance(name, str) else []
         if not 1 <= len(parts) <= _MOST_PARTS or not all(map(_is_plain, parts)):
-            return "that is no plain name below the run's folder"
+            return "its name is not a plain path inside the run's folder"
         if _OWN.fullmatch(parts[0]) or name in _COLLECTED:
-            return "only the controller makes what has that name"
+            return "only the controller writes a file of that name"
         path = self.folder.joinpath(*parts)
         if files.is_linked(path, self.folder):
-            return "a link in the run's folder is in its place"
+            return "the run's folder has a link of that name"
         above = [self.folder.joinpath(*parts[:count]) for count in range(1, len(parts))]
         if path.is_dir() or any(parent.exists() and not parent.is_dir() for parent in above):
-            return "something else is in its place"
+            return "the run's folder has something else of that name"
         return None
 
     def warnings(self) -> list[str]:

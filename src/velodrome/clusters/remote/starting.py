@@ -182,7 +182,7 @@ def code_of(job: Job, folder: str | None = None, limit: int = 50) -> Code:
     if folder is not None:
         base = Path(folder).expanduser().resolve()
         if not base.is_dir():
-            raise BadRequest(f"code: {folder!r} is no folder of this machine")
+            raise BadRequest(f"code: {folder!r} is not a folder on this machine")
         return _limited(Code({str(path.relative_to(base)): path for path in _tree(base)}), limit)
     files: dict[str, Path] = {}
     for name in modules_of(job):
@@ -287,7 +287,7 @@ def _tree(folder: Path) -> list[Path]:
     if len(paths) > _MOST_FILES:
         raise BadRequest(
             f"{str(folder)!r} has more than {_MOST_FILES:,} files, too many for code that is sent to hosts: exclude "
-            "those that are no code in .gitignore"
+            "what is not code in .gitignore"
         )
     return sorted(path for path in paths if path.is_file() and not _NEVER & set(path.relative_to(folder).parts))
 
@@ -322,7 +322,7 @@ def _rules_above(folder: Path) -> list[Rule]:
 
 
 def _walked(folder: Path, rules: Sequence[Rule]) -> list[Path]:
-    """What `_walk` finds, but no more than tells that there are too many."""
+    """The files of `_walk`, cut off where there are too many."""
     return list(islice(_walk(folder, rules), _MOST_FILES + 1))
 
 

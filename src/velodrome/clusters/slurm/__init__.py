@@ -27,13 +27,14 @@ class SlurmOptions(RemoteOptions):
     time: str | None = Field(None, description="time limit, as sbatch takes it: `30` minutes, `2:00:00`, `1-12`")
     cpus: int | None = Field(None, ge=1, description="cores of each node; by default what the partition gives")
     gpus: str | None = Field(None, description="GPUs of each node: `2`, or `a100:2`")
-    memory: str | None = Field(None, description="memory of each node, as `16G`; by default what the partition gives")
+    memory: str | None = Field(None,
+        description="memory of each node, such as `16G`; by default what the partition gives")
     container: str | None = Field(
         None, description="container in which processes run: an image for Pyxis (`--container-image`), or the folder "
         "of an OCI bundle (`--container`)"
     )
-    sbatch: list[str] = Field(default_factory=list, description="more options of sbatch, as `--constraint=ib`")
-    srun: list[str] = Field(default_factory=list, description="more options of srun, as `--mpi=none`")
+    sbatch: list[str] = Field(default_factory=list, description="more options of sbatch, such as `--constraint=ib`")
+    srun: list[str] = Field(default_factory=list, description="more options of srun, such as `--mpi=none`")
     shared_dir: str | None = Field(
         ".", description="folder that all nodes and this machine see under the same path, `--runs` below it: lines and "
         "files travel through it; by default the current folder"
@@ -55,7 +56,7 @@ class SlurmOptions(RemoteOptions):
     def _are_options(cls, words: list[str]) -> list[str]:
         for word in words:
             if not word.startswith("-") or "\n" in word:
-                raise ValueError(f"{word!r} is no option: write it as '--name=value'")
+                raise ValueError(f"{word!r} is not an option: write it as '--name=value'")
         return words
 
     @classmethod

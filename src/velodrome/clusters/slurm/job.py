@@ -72,7 +72,7 @@ def read_record(folder: Path) -> JobRecord:
         record = JobRecord.model_validate(files.read_json(folder / RECORD, _LARGEST, inside=folder))
         # It is removed when the job ends.
         if not record.session.isalnum() or Path(record.mail).parts[-2:] != (MAIL, record.session):
-            raise ValueError(f"mail: {record.mail!r} is no folder of a job's mail")
+            raise ValueError(f"mail: {record.mail!r} is not the mail folder of a job")
         return record
     except FileNotFoundError:
         raise BadRequest(f"run {folder.name!r} has no job of Slurm to attach to") from None
@@ -189,7 +189,7 @@ class SlurmJob(HostJob):
             if waited > seconds:
                 raise StillQueued(
                     f"Slurm job {self.number} has waited in the queue for {seconds:g} s ({state.reason}); raise "
-                    "queue_timeout, or ask for less", f"{state.name}, {state.reason}"
+                    "queue_timeout, or request fewer resources", f"{state.name}, {state.reason}"
                 )
             waits_for = f"waiting for Slurm job {self.number}: {state.name} ({state.reason})"
             if waits_for != last_notice and waited > _NOTICE_SECONDS:

@@ -22,7 +22,7 @@ class SshOptions(RemoteOptions):
     def _hosts_are_names(cls, hosts: list[str]) -> list[str]:
         for host in hosts:
             if not host or host.startswith("-") or any(letter.isspace() or letter in "'\"\\;$`" for letter in host):
-                raise ValueError(f"{host!r} is no name of a host")
+                raise ValueError(f"{host!r} is not the name of a host")
         if len(set(hosts)) < len(hosts):
             raise ValueError(f"{next(host for host in hosts if hosts.count(host) > 1)!r} is named twice")
         return hosts

@@ -159,7 +159,7 @@ class SshLauncher(RemoteLauncher):
 
     def try_to_connect(self, hosts: Sequence[str]) -> dict[str, str]:
         if shutil.which("ssh") is None:
-            message = "--on ssh needs the OpenSSH client, and this machine has none; install openssh-client"
+            message = "--on ssh needs the OpenSSH client, but this machine has none; install openssh-client"
             raise Unavailable(message, [message])
         if self._control is None:  # before threads open channels at the same time
             self._control = control_folder()

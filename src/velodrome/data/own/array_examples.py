@@ -1,21 +1,32 @@
 """Arrays as examples: images of bytes where pixels are bytes without loss, other numbers as they are.
 
 Rows with NaN are bad, words and integers are classes. Inputs are converted a window of rows at a time and written where
-the caller wants them: into memory or into files.
+the caller wants them: into memory or into files, which every source of examples keeps in the cache in the same form.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from velodrome.data.base import Faults, NDArray, Pick, WrongData, np, picked
-from velodrome.data.examples import ExamplePart, ExampleSet
+from velodrome.data.base import Faults, Gather, NDArray, Pick, WrongData, mapped, np, picked
+from velodrome.data.examples import ArrayField, ExamplePart, ExampleSet, fields_of
 from velodrome.data.own.arrays import ArgumentPart
-from velodrome.data.pixels import RowArray, check_memory, has_fractions, scale_of, to_bytes
-from velodrome.data.split import Fingerprints, divide, trainable_classes, with_split_warnings
+from velodrome.data.pixels import RowArray, check_memory, has_fractions, to_bytes
+from velodrome.data.source import CachedSource, notes_of
+from velodrome.data.split import (
+    Division,
+    Fingerprints,
+    count_parts,
+    divide,
+    fingerprints_of,
+    trainable_classes,
+    unused_validation,
+    with_split_warnings,
+)
 
 #: Numbers that are converted at a time.
 _WINDOW = 2 << 20
@@ -24,6 +35,8 @@ _AS_BYTES = "pixels with fractions are whole numbers over 255, or whole: they ar
 Kind = Literal["images", "arrays"]
 #: Stores rows of an input, from front to back: its name, the place of the first of them, and the rows.
 Write: TypeAlias = "Callable[[str, int, NDArray[Any]], object]"
+#: Divides examples by their labels and parts: see `divide`.
+Divide: TypeAlias = "Callable[[NDArray[np.int64], NDArray[np.int8], int, float], Division]"
 
 
 @dataclass(frozen=True)
@@ -63,14 +76,17 @@ def _stored_dtype(array: RowArray) -> np.dtype[Any]:
     return np.dtype(np.uint8) if array.dtype == np.uint8 and len(array.shape) == 4 else np.dtype(np.int64)
 
 
-def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults) -> ArrayExamples:
-    """Convert all arrays, and find the examples that can be used."""
+def read(
+    scales: Mapping[bool, float] | None, parts: Sequence[ArgumentPart], write: Write, faults: Faults
+) -> ArrayExamples:
+    """Convert all arrays, and find the examples that can be used. Images are those that have `byte_scales`."""
+    kind: Kind = "images" if scales else "arrays"
     count = sum(map(len, parts))
     sound = np.ones(count, np.bool_)
     images = set()
     for column in parts[0].inputs:
         shape, dtype = form_of(kind, parts, column)
-        windows = _pixels(parts, column, faults) if kind == "images" else _numbers(parts, column, dtype, faults)
+        windows = _pixels(parts, column, scales, faults) if scales else _numbers(parts, column, dtype, faults)
         first = 0
         for window, good in windows:
             write(column, first, np.ascontiguousarray(window).reshape(-1, *shape))
@@ -86,7 +102,7 @@ def read(kind: Kind, parts: Sequence[ArgumentPart], write: Write, faults: Faults
     rows = np.flatnonzero(sound)
     if not len(rows):
         raise WrongData(f"it has no examples that can be used{faults.because}")
-    fractions = kind == "images" and any(has_fractions(array) for part in parts for array in part.inputs.values())
+    fractions = scales is not None and any(has_fractions(array) for part in parts for array in part.inputs.values())
     return ArrayExamples(
         targets, rows, which[rows], classes, names, frozenset(images), (_AS_BYTES,) if fractions else ()
     )
@@ -112,13 +128,11 @@ def _numbers(
 
 
 def _pixels(
-    parts: Sequence[ArgumentPart], column: str, faults: Faults
+    parts: Sequence[ArgumentPart], column: str, scales: Mapping[bool, float], faults: Faults
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.bool_]]]:
     """The same for images whose pixels are bytes; arrays with fractions have a scale of their own."""
     arrays = {part.key(column): part.inputs[column] for part in parts}
     check_memory(list(arrays.values()))
-    scales = {fractions: scale_of([array for array in arrays.values() if has_fractions(array) == fractions])
-              for fractions in (False, True)}
     for key, array in arrays.items():
         yield from to_bytes(key, array, scales[has_fractions(array)], faults)
 
@@ -144,7 +158,7 @@ def _targets(
             sound &= good
             classes = len(names)
         elif "U" in kinds:
-            raise WrongData(f"{next(iter(arrays))} holds words, which only a single target may")
+            raise WrongData(f"{next(iter(arrays))} holds words, which are allowed in a single target only")
         else:
             targets[column] = values = np.concatenate([array.astype(np.int64) for array in arrays.values()])
             if len(parts[0].targets) == 1 and values.ndim == 2 and set(np.unique(values).tolist()) <= {0, 1}:
@@ -189,7 +203,8 @@ def noun_of(kind: Kind) -> str:
 
 
 def divide_examples(
-    name: str, examples: ArrayExamples, seed: int, validation: float, notes: tuple[str, ...] = (), pick: Pick = picked
+    name: str, examples: ArrayExamples, seed: int, validation: float, notes: tuple[str, ...] = (), pick: Pick = picked,
+    divide: Divide = divide,
 ) -> ExampleSet:
     """The examples in parts: as given, and drawn from training where there is none, stratified by class."""
     only = next(iter(examples.targets.values()))
@@ -212,6 +227,57 @@ def divide_examples(
                                [targets[chosen] for chosen in division])
 
 
+@dataclass(frozen=True)
+class StoredExamples(CachedSource):
+    """Examples that are kept in the cache as `store` writes them, and divided whenever they are loaded."""
+
+    def load(self, seed: int, validation: float, pick: Pick = picked) -> ExampleSet:
+        kept = self.decoded()
+        about = kept.about
+        examples = ArrayExamples(
+            {column.name: kept.array(f"target{place}") for place, column in enumerate(fields(about, "targets"))},
+            kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
+            frozenset(about["images"]), (),
+            {column.name: kept.array(f"input{place}") for place, column in enumerate(fields(about, "inputs"))},
+            kept.array("prints"),
+        )
+        notes = (*notes_of(about), *self.division_notes(about["parts"], validation))
+        return divide_examples(self.name, examples, seed, validation, notes, pick, self.divide)
+
+    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
+        return self.load(seed, validation, mapped)
+
+    def divide(self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float) -> Division:
+        """Places of the training, validation and test examples."""
+        return divide(labels, parts, seed, validation)
+
+    def division_notes(self, parts: Sequence[int], validation: float) -> tuple[str, ...]:
+        """What a reader of a run should know of the division."""
+        return unused_validation(self.name, parts, validation)
+
+
+def store(folder: Path, names: Sequence[str], examples: ArrayExamples) -> dict[str, Any]:
+    """Write the arrays of examples whose inputs of these names lie in the folder already, as `input0.npy` and so on;
+    their metadata."""
+    inputs = {name: Gather.of_file(folder / f"input{place}.npy") for place, name in enumerate(names)}
+    for place, array in enumerate(examples.targets.values()):
+        np.save(folder / f"target{place}.npy", array)
+    prints = fingerprints_of([*inputs.values()], examples.rows)
+    for name, array in (("rows", examples.rows), ("parts", examples.parts), ("prints", prints)):
+        np.save(folder / f"{name}.npy", array)
+    return {
+        "classes": examples.classes, "class_names": list(examples.class_names),
+        "inputs": [asdict(column) for column in fields_of({name: reader.rows for name, reader in inputs.items()})],
+        "targets": [asdict(column) for column in fields_of(examples.targets)],
+        "images": sorted(examples.images), "notes": list(examples.notes), "parts": count_parts(examples.parts),
+    }
+
+
+def fields(about: Mapping[str, Any], side: str) -> tuple[ArrayField, ...]:
+    """The inputs or targets in what `store` returned."""
+    return tuple(ArrayField(column["name"], tuple(column["shape"]), column["dtype"]) for column in about[side])
+
+
 _MOST_CLASSES = 65_536
 
 
@@ -219,11 +285,11 @@ def class_names(kinds: Mapping[str, NDArray[Any]]) -> list[str]:
     for key, array in kinds.items():
         if array.ndim != 1 and not (array.ndim == 2 and array.shape[1] == 1):
             raise WrongData(
-                f"{key} has the shape {array.shape}, and labels are one number or word an example; "
-                "of one-hot rows take argmax(axis=1)"
+                f"{key} has the shape {array.shape}, but labels are one number or word per example; convert one-hot "
+                "rows with argmax(axis=1)"
             )
         if array.dtype.kind not in "buifU":
-            raise WrongData(f"{key} holds {array.dtype}, and labels are whole numbers or words")
+            raise WrongData(f"{key} holds {array.dtype}, but labels are whole numbers or words")
     words = {key: array.dtype.kind == "U" for key, array in kinds.items()}
     if len(set(words.values())) > 1:
         kinds_found = ", ".join(f"{key} holds {'words' if are else 'numbers'}" for key, are in words.items())

@@ -11,7 +11,7 @@ from typing import Any
 
 from velodrome.data.base import NDArray, WrongData, np
 from velodrome.data.examples import INPUT, TARGET
-from velodrome.data.pixels import HeldArray, RowArray
+from velodrome.data.pixels import HeldArray, RowArray, has_fractions, scale_of
 from velodrome.data.split import PARTS
 from velodrome.errors import shown
 
@@ -36,7 +36,7 @@ def row_array(key: str, value: Any) -> RowArray:
         except ValueError:
             raise WrongData(f"the rows of {key} are not of one shape; make them alike") from None
     if not array.shape:
-        raise WrongData(f"{key} is the single value {shown(array.whole())!r}, and an array is needed")
+        raise WrongData(f"{key} is the single value {shown(array.whole())!r}, but an array is needed")
     return array
 
 
@@ -148,15 +148,18 @@ def _listed(names: Sequence[str]) -> str:
 _MOSTLY = 0.9
 
 
-def are_byte_images(parts: Sequence[ArgumentPart]) -> bool:
-    """Whether these are images with one label each whose pixels are bytes without loss: they train fastest."""
+def byte_scales(parts: Sequence[ArgumentPart]) -> dict[bool, float] | None:
+    """What turns pixels into bytes without loss, by whether they have fractions, if these are images with one label
+    each: they train fastest. None for everything else."""
     first = parts[0]
     if [*first.inputs] != [INPUT] or [*first.targets] != [TARGET] or not _are_labels(first.targets[TARGET]):
-        return False
+        return None
     shape = first.inputs[INPUT].shape
     if len(shape) not in (3, 4) or (len(shape) == 4 and not 1 <= shape[3] <= 4):
-        return False
-    return all(_are_bytes(part.inputs[INPUT]) for part in parts)
+        return None
+    arrays = [part.inputs[INPUT] for part in parts]
+    scales = {kind: scale_of([array for array in arrays if has_fractions(array) == kind]) for kind in (False, True)}
+    return {kind: scale for kind, scale in scales.items() if scale is not None} if all(scales.values()) else None
 
 
 def _are_labels(array: RowArray) -> bool:
@@ -167,35 +170,3 @@ def _are_labels(array: RowArray) -> bool:
     values = array.whole().ravel()
     whole = np.isfinite(values) & (values == np.floor(values))
     return bool(whole.mean() >= _MOSTLY) if len(values) else True
-
-
-def _are_bytes(array: RowArray) -> bool:
-    """Whether pixels are whole numbers from 0 to 255, or such numbers over 255. What is not finite is found later."""
-    if array.dtype == np.uint8 or array.dtype.kind == "b":
-        return True
-    rows = max(1, (2 << 20) // max(1, int(np.prod(array.shape[1:]))))
-    scales = [255.0, 1.0] if array.dtype.kind == "f" else [1.0]
-    for window in array.windows(rows):
-        if array.dtype.kind != "f":
-            flat = window.reshape(len(window), -1)
-            # Single examples that are out of range are bad ones among images.
-            inside = (flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 255)
-            if 2 * int(inside.sum()) < len(window):
-                return False
-            continue
-        numbers = window[np.isfinite(window)].astype(np.float64)
-        scales = [scale for scale in scales if _lossless(numbers, scale)]
-        if not scales:
-            return False
-    return True
-
-
-def _lossless(numbers: Any, scale: float) -> bool:
-    """Whether numbers times the scale are bytes, up to the rounding of float32."""
-    if not len(numbers):
-        return True
-    scaled = numbers * scale
-    near = np.rint(scaled)
-    if near.min() < 0 or near.max() > 255:
-        return False
-    return bool((np.abs(scaled - near) <= 255 * 2.0**-22).all())

@@ -243,7 +243,7 @@ def decide(columns: Mapping[str, Column], predict: str | None) -> Targets:
     few = len(values) <= MOST_NUMBERED_CLASSES
     if predict == "class" and not whole:
         raise WrongData(
-            f"column {shown(head)!r} holds fractions such as {_fraction(values):g}, and "
+            f"column {shown(head)!r} holds fractions such as {values[values != np.floor(values)][0]:g}, and "
             "predict=class needs words or whole numbers"
         )
     if predict == "class" or (predict is None and whole and few):
@@ -274,6 +274,3 @@ def as_classes(column: Column, values: NDArray[np.float64]) -> Column:
     codes[column.missing] = -1
     return Column(codes, tuple(f"{value:.0f}" for value in values))
 
-
-def _fraction(values: NDArray[np.float64]) -> float:
-    return float(values[values != np.floor(values)][0])

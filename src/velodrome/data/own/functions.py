@@ -196,19 +196,19 @@ class TransformedPart(DerivedPart):
                 type(changed).__name__
             )
             raise RunFailed(
-                f"--transform {self.name!r} returned {what}, and must return the example, a dictionary of "
+                f"--transform {self.name!r} returned {what}, but must return the example, a dictionary of "
                 f"{', '.join(every)}"
             )
         for column, array in every.items():
             value = np.asarray(changed[column])
             if value.shape != array.shape[1:]:
                 raise RunFailed(
-                    f"--transform {self.name!r} returned {column!r} of shape {value.shape} for example {index}, and it "
-                    f"must stay {array.shape[1:]}"
+                    f"--transform {self.name!r} returned {column!r} of shape {value.shape} for example {index}, but "
+                    f"it must stay {array.shape[1:]}"
                 )
             if not np.can_cast(value.dtype, array.dtype, "same_kind"):
                 raise RunFailed(
-                    f"--transform {self.name!r} returned {column!r} as {value.dtype}, and it must stay {array.dtype}: "
+                    f"--transform {self.name!r} returned {column!r} as {value.dtype}, but it must stay {array.dtype}: "
                     "convert it with astype()"
                 )
             array[row] = value

@@ -286,7 +286,7 @@ def _classes(train: _Counted, targets: list[Any]) -> tuple[int, dict[str, int]]:
     else:
         words, count = {}, max(len(train.class_names), max(map(int, train.targets)) + 1)
     if count < 2:
-        raise WrongData(f"it has {count} classes, and training needs two")
+        raise WrongData(f"it has {count} classes, but training needs two")
     return count, words
 
 

@@ -51,7 +51,7 @@ def _sides(where: str, value: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]
     if not isinstance(value, tuple | list) or len(value) != 2:
         many = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         raise WrongData(
-            f"{where} is {type(value).__name__}{many}, and examples are pairs of input and target, or dictionaries"
+            f"{where} is {type(value).__name__}{many}, but examples are pairs of input and target, or dictionaries"
         )
     sides = []
     for cell, only in zip(value, (INPUT, TARGET), strict=True):
@@ -73,7 +73,7 @@ def _array(what: str, cell: Any, *, words: bool = False) -> NDArray[Any]:
         array = np.char.decode(array, "utf-8")
     if array.dtype.kind not in "buif" and not (words and array.dtype.kind == "U" and array.ndim == 0):
         hint = "; turn text into numbers first" if array.dtype.kind in "US" else ""
-        raise WrongData(f"{what} is {type(cell).__name__}, and examples are numbers{hint}")
+        raise WrongData(f"{what} is {type(cell).__name__}, but examples are numbers{hint}")
     return array
 
 
@@ -105,7 +105,7 @@ def target_fields(item: Item) -> tuple[ArrayField, ...]:
     return tuple(ArrayField(column, array.shape, target_dtype(array).name) for column, array in item.targets.items())
 
 
-#: A stream that is longer is taken for one that never ends.
+#: A longer stream counts as endless.
 MOST_STREAMED = 1 << 28
 
 

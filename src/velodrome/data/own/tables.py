@@ -30,6 +30,7 @@ from velodrome.data.own.columns import (
 from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.machine import process_memory
 
+TEXT, PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _LONGEST_CELL = 1 << 20
 #: Characters that are parsed again because a quote before them was not closed: so many, and so many times the file's.
 _AGAIN, _AGAIN_OF_FILE = 32 << 20, 8
@@ -150,10 +151,14 @@ def check_columns(path: Path, wanted: dict[str, str]) -> None:
 
 def heads_of(path: Path) -> list[str]:
     """The names of a table's columns, as its header says."""
-    names = _parquet_heads(path) if path.suffix.lower() in (".parquet", ".pq") else columns(path)
+    if path.suffix.lower() in PARQUET:
+        with _parquet(path) as file:
+            names = list(file.schema_arrow.names)
+    else:
+        names = columns(path)
     if len(names) > MOST_COLUMNS:
         raise BadRequest(
-            f"{str(path)!r} has {len(names):,} columns, and at most {MOST_COLUMNS:,} are read: make a table of those "
+            f"{str(path)!r} has {len(names):,} columns, but at most {MOST_COLUMNS:,} are read: make a table of those "
             "you need"
         )
     return names
@@ -166,11 +171,12 @@ _EACH = 24
 def read_table(path: Path, request: Request, faults: Faults, progress: Callable[[float], None]) -> Table:
     """The columns that are asked for; rows that cannot be used are faults and left out."""
     named = (*request.categorical, *((request.part,) if request.part else ()))
-    if path.suffix.lower() in (".parquet", ".pq"):
-        needed, free = _parquet_rows(path) * len(request.wanted) * _EACH, process_memory()
+    if path.suffix.lower() in PARQUET:
+        with _parquet(path) as file:
+            needed, free = file.metadata.num_rows * len(request.wanted) * _EACH, process_memory()
         if needed > free:
             raise WrongData(
-                f"it takes {bytes_text(needed)} of memory to be read, and {bytes_text(free)} are free: "
+                f"it takes {bytes_text(needed)} of memory to be read, but only {bytes_text(free)} are free: "
                 "name fewer columns with &features=, or take a part of the rows"
             )
         table = read_parquet(path, request.wanted, named, faults, progress)
@@ -265,18 +271,6 @@ def _refuse_packed(path: Path, rows: int) -> None:
     if rows > _MANY_ROWS + _ROWS_OF_A_BYTE * size:
         raise BadRequest(f"{str(path)!r} has {rows:,} rows in {size:,} bytes, so nearly all of them are equal: make a "
                          "table of those that differ")
-
-
-def _parquet_heads(path: Path) -> list[str]:
-    """The names of the columns."""
-    with _parquet(path) as file:
-        return list(file.schema_arrow.names)
-
-
-def _parquet_rows(path: Path) -> int:
-    """How many rows its header promises."""
-    with _parquet(path) as file:
-        return int(file.metadata.num_rows)
 
 
 def read_parquet(

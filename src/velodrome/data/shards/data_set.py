@@ -229,7 +229,7 @@ def _check_sizes(store: Store, index: Index) -> None:
             raise DataError(f"{store.address(file.name)!r} is missing from its set: write the set again")
         if sizes[file.name] != file.bytes:
             raise DataError(
-                f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, and its index says {file.bytes:,}: "
+                f"{store.address(file.name)!r} has {sizes[file.name]:,} bytes, but its index says {file.bytes:,}: "
                 "write the set again"
             )
 

@@ -154,7 +154,7 @@ def read_index(store: Store) -> Index:
         fields = json.loads(store.read(INDEX, length=_LARGEST_INDEX))
         schema = fields.get("schema") if isinstance(fields, dict) else None
         if schema != SCHEMA:
-            raise ValueError(f"its schema is {shown(repr(schema))}, and this version of Velodrome reads {SCHEMA}")
+            raise ValueError(f"its schema is {shown(repr(schema))}, but this version of Velodrome reads {SCHEMA}")
         return Index.model_validate(fields)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where!r} is not a usable index of shards: {_reason(error)}") from None

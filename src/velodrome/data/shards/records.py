@@ -129,7 +129,7 @@ def check_records(block: Block, shape: Shape, classes: int, encoding: str, where
                     pass
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         wrong = labels.min() if labels.min() < 0 else labels.max()
-        raise DataError(f"{where} holds the label {wrong}, and its index has {classes} classes")
+        raise DataError(f"{where} holds the label {wrong}, but its index has {classes} classes")
 
 
 def _unpacked(data: bytes, shape: Shape, encoding: str) -> Images:
@@ -228,7 +228,7 @@ class _Reader:
         if self.last > wanted:
             raise self._other(f"holds more than the {self._file.examples:,} examples of its index")
         if self.last < wanted:
-            raise self._other(f"holds {self._examples:,} examples, and its index says {self._file.examples:,}")
+            raise self._other(f"holds {self._examples:,} examples, but its index says {self._file.examples:,}")
 
     def finish(self) -> None:
         with files.open_regular(self._path) as stream:
@@ -270,7 +270,7 @@ def _check_file(store: Store, index: Index, file: ShardFile) -> Checked:
         return _wrong(store, file.name, "missing", _WRITE_AGAIN)
     if size != file.bytes:
         return _wrong(
-            store, file.name, "damaged", f"it has {size:,} bytes, and its index says {file.bytes:,}: {_WRITE_AGAIN}"
+            store, file.name, "damaged", f"it has {size:,} bytes, but its index says {file.bytes:,}: {_WRITE_AGAIN}"
         )
     try:
         with _content_of(store, file.name) as stream:
@@ -305,4 +305,4 @@ def _check_records(stream: IO[bytes], index: Index, file: ShardFile) -> None:
     if digest.hexdigest() != file.sha256:
         raise DataError("it has another checksum than its index says")
     if examples != file.examples:
-        raise DataError(f"it holds {examples:,} examples, and its index says {file.examples:,}")
+        raise DataError(f"it holds {examples:,} examples, but its index says {file.examples:,}")

@@ -11,13 +11,13 @@ import hashlib
 import mmap
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from velodrome.data import cache
-from velodrome.data.base import Checked, DataError, Faults, NDArray, Pick, Progress, np, quiet
+from velodrome.data.base import Checked, DataError, Faults, NDArray, Pick, Progress, np, picked, quiet
 from velodrome.data.cache import RemoteFile
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part
 from velodrome.data.fetch import ensure, mirror_folder
@@ -25,7 +25,7 @@ from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import Description
 from velodrome.data.sources.photos import list_folders
 from velodrome.data.sources.published import PublishedImages
-from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, stratified
+from velodrome.data.split import DEFAULT_VALIDATION, TEST, TRAIN, Division, stratified
 from velodrome.data.storage.trees import FolderTree, Tree, ZipTree
 from velodrome.errors import BadRequest
 
@@ -193,8 +193,8 @@ class Fruits(PhotoSet):
         fetch(progress)
         return super().make(folder, faults, progress)
 
-    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
-        splits = super()._loaded(seed, validation, pick)
+    def load(self, seed: int, validation: float, pick: Pick = picked) -> ExampleSet:
+        splits = super().load(seed, validation, pick)
         if not self.merged:
             return splits
         fruit_of = np.array([FRUITS.index(name.partition(" ")[0]) for name in splits.class_names], np.int64)
@@ -203,14 +203,12 @@ class Fruits(PhotoSet):
         )
         return replace(splits, train=train, validation=validated, test=test, classes=len(FRUITS), class_names=FRUITS)
 
-    def divide(
-        self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def divide(self, labels: NDArray[np.int64], parts: NDArray[np.int8], seed: int, validation: float) -> Division:
         apart = np.flatnonzero(parts == TEST)
         marked = stratified(labels[apart], len(apart) // 2, seed, _HALVES_DRAW)
         return np.flatnonzero(parts == TRAIN), apart[~marked], apart[marked]
 
-    def division_notes(self, parts: NDArray[np.int8], validation: float) -> tuple[str, ...]:
+    def division_notes(self, parts: Sequence[int], validation: float) -> tuple[str, ...]:
         if validation == DEFAULT_VALIDATION:
             return ()
         return (f"--validation {validation:g} is not used: validation is half of the publisher's test set",)

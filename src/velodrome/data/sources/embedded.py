@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from velodrome.data.base import Checked, DataError, NDArray, np
 from velodrome.data.examples import ExamplePart, ExampleSet, image_part, image_set
+from velodrome.data.own.encoding import FEATURES, ColumnEncoding, Encoding
 from velodrome.data.source import Description, Source
-from velodrome.data.split import TEST_DRAW, VALIDATION_DRAW, fingerprints, held_out, stratified, with_split_warnings
+from velodrome.data.split import TRAIN, Division, divide, fingerprints, sizes_of, with_split_warnings
 
-_FEATURES = "features"
 _SIDE, _BRIGHTEST = 8, 16
 
 
@@ -38,19 +38,15 @@ class Embedded(Source):
     def _file(self) -> Path:
         return Path(__file__).with_name(f"{self.name}.npz")
 
-    @property
-    def _test(self) -> int:
-        return round(self.examples / 5)
-
     def verify(self) -> list[Checked]:
         checked = Checked.by_checksum(self._file, self.sha256)
         return [Checked(checked.file, checked.state, "" if checked.state == "ok" else "reinstall velodrome", False)]
 
     def _description(self, validation: float, input_shape: tuple[int, ...], **more: Any) -> Description:
-        kept = held_out(self.examples - self._test, validation)
+        train, validated, test = sizes_of((self.examples, 0, 0), validation)
         return Description(
-            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage,
-            train=self.examples - self._test - kept, validation=kept, test=self._test, input_shape=input_shape,
+            name=self.name, title=self.title, licence=self.licence, homepage=self.homepage, train=train,
+            validation=validated, test=test, input_shape=input_shape,
             classes=len(self.class_names) or None, bytes=0, class_names=self.class_names, **more,
         )
 
@@ -62,12 +58,8 @@ class Embedded(Source):
         except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(f"{self._file} cannot be read ({error}): reinstall velodrome") from None
 
-    def _divided(self, labels: NDArray[np.int64], seed: int, validation: float) -> tuple[NDArray[np.int64], ...]:
-        """Places of the training, validation and test examples, stratified by label."""
-        tested = stratified(labels, self._test, seed, TEST_DRAW)
-        rest = np.flatnonzero(~tested)
-        validated = stratified(labels[rest], held_out(len(rest), validation), seed, VALIDATION_DRAW)
-        return rest[~validated], rest[validated], np.flatnonzero(tested)
+    def _divided(self, labels: NDArray[np.int64], seed: int, validation: float) -> Division:
+        return divide(labels, np.full(len(labels), TRAIN, np.int8), seed, validation)
 
 
 @dataclass(frozen=True)
@@ -104,27 +96,19 @@ class EmbeddedTable(Embedded):
         division = self._divided(groups, seed, validation)
         train = values[division[0]]
         mean, deviation = train.mean(axis=0), train.std(axis=0)
+        scaled = zip(self.columns, mean.tolist(), deviation.tolist(), strict=True)
+        target = ColumnEncoding(self.target, "index" if self.class_names else "scale", categories=self.class_names)
+        columns = Encoding(tuple(ColumnEncoding(name, "scale", *moments) for name, *moments in scaled), (target,))
 
         def part(rows: NDArray[np.int64]) -> ExamplePart:
             features = ((values[rows] - mean) / deviation).astype(np.float32)
-            return ExamplePart({_FEATURES: features}, {self.target: targets[rows]})
+            return ExamplePart({FEATURES: features}, {self.target: targets[rows]})
 
         train_part, validated, test = map(part, division)
         return ExampleSet(
             self.name, train_part, validated, test, classes=len(self.class_names) or None, class_names=self.class_names,
-            columns=self._columns(mean.tolist(), deviation.tolist()), content=self.sha256[:16],
+            columns=columns.as_json(), content=self.sha256[:16],
         )
-
-    def _columns(self, mean: list[float], deviation: list[float]) -> dict[str, Any]:
-        """What was done to each column, as it is stored with a model."""
-        features = [
-            {"name": name, "kind": "number", "mean": middle, "deviation": spread}
-            for name, middle, spread in zip(self.columns, mean, deviation, strict=True)
-        ]
-        target: dict[str, Any] = {"name": self.target, "kind": "number", "mean": 0.0, "deviation": 1.0}
-        if self.class_names:
-            target = {"name": self.target, "kind": "category", "how": "index", "categories": list(self.class_names)}
-        return {"features": features, "targets": [target]}
 
 
 _MEASURED = (

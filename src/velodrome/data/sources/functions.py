@@ -30,11 +30,11 @@ from velodrome.data.base import (
 )
 from velodrome.data.examples import INPUT, TARGET, ExampleSet
 from velodrome.data.own.array_examples import Kind, divide_examples, form_of, noun_of, read
-from velodrome.data.own.arrays import NAMES, ArgumentPart, are_byte_images, argument_parts, as_array
+from velodrome.data.own.arrays import NAMES, ArgumentPart, argument_parts, as_array, byte_scales
 from velodrome.data.own.functions import no_module, refuse_standard, users_function
 from velodrome.data.own.objects import ArraysOf, hugging_face_arrays, kind_of, seed_all, source_data, tensorflow_arrays
 from velodrome.data.source import Description, Source
-from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, row_fingerprints
+from velodrome.data.split import PART_NAMES, PARTS, TEST, TRAIN, VALIDATION, fingerprints
 from velodrome.errors import bytes_text, shown
 from velodrome.machine import process_memory
 
@@ -71,14 +71,14 @@ class FunctionSet(Source):
         if returned.arrays is None:
             return source_data(self.name, returned.objects, seed, validation)
         parts = argument_parts(returned.arrays)
-        examples = self._arrays(parts, "images" if are_byte_images(parts) else "arrays", faults, seed, validation)
+        examples = self._arrays(parts, faults, seed, validation)
         named = len(examples.class_names) == len(returned.class_names)
         return replace(examples, class_names=returned.class_names) if named else examples
 
-    def _arrays(
-        self, parts: list[ArgumentPart], kind: Kind, faults: Faults, seed: int, validation: float
-    ) -> ExampleSet:
+    def _arrays(self, parts: list[ArgumentPart], faults: Faults, seed: int, validation: float) -> ExampleSet:
         """Images whose pixels are bytes, or arrays of any shape."""
+        scales = byte_scales(parts)
+        kind: Kind = "images" if scales else "arrays"
         count, forms = sum(map(len, parts)), {column: form_of(kind, parts, column) for column in parts[0].inputs}
         # They are held a second time when they are divided.
         size = 2 * count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms.values())
@@ -88,10 +88,10 @@ class FunctionSet(Source):
         def write(column: str, first: int, window: NDArray[Any]) -> None:
             inputs[column][first : first + len(window)] = window
 
-        examples = read(kind, parts, write, faults)
+        examples = read(scales, parts, write, faults)
         if self.bad_data == "fail":
             refuse(self.name, faults.all())
-        examples = replace(examples, inputs=inputs, prints=row_fingerprints(inputs, examples.rows))
+        examples = replace(examples, inputs=inputs, prints=fingerprints(*inputs.values(), rows=examples.rows))
         return divide_examples(self.name, examples, seed, validation, (*summaries(faults.all()), *examples.notes))
 
 
@@ -99,7 +99,7 @@ def _check_memory(count: int, noun: str, needed: int) -> None:
     if needed > (free := process_memory()):
         raise WrongData(
             f"{count:,} {noun} take {bytes_text(needed)} of memory in addition to what the "
-            f"function returned, and {bytes_text(free)} are free: return fewer or smaller ones"
+            f"function returned, but only {bytes_text(free)} are free: return fewer or smaller ones"
         )
 
 
@@ -212,7 +212,7 @@ _EACH = 300
 def stack_examples(examples: Iterable[Any], faults: Faults) -> Mapping[str, Any]:
     """Single examples as two arrays; those of another shape than most are faults."""
     images, labels, places = [], [], []
-    size, most = 0, _most_bytes()
+    size, most = 0, memory_budget(1 / 3)  # they are held twice more, as one array and as bytes
     for place, example in enumerate(examples):
         try:
             image, label = example
@@ -254,7 +254,3 @@ def _alike(noun: str, signs: Sequence[object], places: list[int], faults: Faults
             faults.add(f"{noun} of another {what} than most ({most})", f"item {place}", f"{sign}")
     return {k for k, sign in enumerate(signs) if sign == most}
 
-
-def _most_bytes() -> int:
-    """What single examples may take: they are held twice more, as one array and as bytes."""
-    return memory_budget(1 / 3)

@@ -17,19 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from velodrome.data.base import Faults, NDArray, Pick, Progress, mapped, naming, np, picked
-from velodrome.data.examples import ArrayField, ExampleSet, implied_task
-from velodrome.data.own.array_examples import ArrayExamples, divide_examples, form_of, read
-from velodrome.data.own.arrays import ArgumentPart, are_byte_images, argument_parts, is_known
-from velodrome.data.source import CachedSource, Description, PathFormat, check_disk_space, file_key, notes_of
+from velodrome.data.base import Faults, NDArray, Progress, naming, np
+from velodrome.data.examples import implied_task
+from velodrome.data.own.array_examples import StoredExamples, fields, form_of, read, store
+from velodrome.data.own.arrays import ArgumentPart, argument_parts, byte_scales, is_known
+from velodrome.data.source import Description, PathFormat, check_disk_space, file_key, notes_of
 from velodrome.data.split import (
     TEST,
     TRAIN,
     VALIDATION,
-    count_parts,
-    fingerprints_of_files,
     sizes_of,
-    unused_validation,
 )
 from velodrome.errors import BadRequest, bytes_text, shown
 from velodrome.files import check_regular
@@ -101,7 +98,7 @@ class NpzArray:
             if _WHOLE * size > free:
                 how = "is stored by columns and " if self.by_columns else ""
                 raise ValueError(
-                    f"its array {self.key!r} {how}takes {bytes_text(_WHOLE * size)} of memory to be read, and "
+                    f"its array {self.key!r} {how}takes {bytes_text(_WHOLE * size)} of memory to be read, but only "
                     f"{bytes_text(free)} are free"
                 )
             flat = np.frombuffer(self._read(stream, size), self.dtype)
@@ -133,7 +130,7 @@ def _head(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 @dataclass(frozen=True)
-class NpzSet(CachedSource):
+class NpzSet(StoredExamples):
     """Labelled images whose pixels are bytes without loss, or named inputs and targets of any shape."""
 
     path: Path
@@ -156,8 +153,12 @@ class NpzSet(CachedSource):
         if kept := self.kept():
             kind: Literal["images", "arrays"] = kept.about["kind"]
             return kind
+        return "images" if self._scales else "arrays"
+
+    @cached_property
+    def _scales(self) -> dict[bool, float] | None:
         with _refusing(self.path):
-            return "images" if are_byte_images(self._parts) else "arrays"
+            return byte_scales(self._parts)
 
     def describe(self, validation: float) -> Description:
         kept = self.kept()
@@ -166,7 +167,7 @@ class NpzSet(CachedSource):
             sizes, shape, names = self._looked_at()
         else:
             kept = kept or self.decoded()  # classes and bad examples are only known when everything was read
-            inputs = _fields(kept.about, "inputs")
+            inputs = fields(kept.about, "inputs")
             sizes, shape = tuple(kept.about["parts"]), inputs[0].shape if len(inputs) == 1 else None
             names = tuple(kept.about["class_names"])
         train, validated, test = sizes_of(sizes, validation)  # type: ignore[arg-type]
@@ -177,7 +178,7 @@ class NpzSet(CachedSource):
         )
         if kept is None or self._kind == "images":
             return about
-        targets = _fields(kept.about, "targets")
+        targets = fields(kept.about, "targets")
         return replace(
             about, classes=kept.about["classes"], inputs=inputs, targets=targets, task=implied_task(targets)
         )
@@ -191,26 +192,7 @@ class NpzSet(CachedSource):
                 tuple(map(str, range(len(np.unique(labels.whole()))))))
 
     def implied_task(self) -> str | None:
-        return None if self._kind == "images" else implied_task(_fields(self.decoded().about, "targets"))
-
-    def load(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, picked)
-
-    def load_mapped(self, seed: int, validation: float) -> ExampleSet:
-        return self._loaded(seed, validation, mapped)
-
-    def _loaded(self, seed: int, validation: float, pick: Pick) -> ExampleSet:
-        kept = self.decoded()
-        about = kept.about
-        examples = ArrayExamples(
-            {column["name"]: kept.array(f"target{place}") for place, column in enumerate(about["targets"])},
-            kept.array("rows"), kept.array("parts"), about["classes"], tuple(about["class_names"]),
-            frozenset(about["images"]), (),
-            {column["name"]: kept.array(f"input{place}") for place, column in enumerate(about["inputs"])},
-            kept.array("prints"),
-        )
-        notes = (*notes_of(about), *unused_validation(self.name, about["parts"], validation))
-        return divide_examples(self.name, examples, seed, validation, notes, pick)
+        return None if self._kind == "images" else implied_task(fields(self.decoded().about, "targets"))
 
     def make(self, folder: Path, faults: Faults, progress: Progress) -> dict[str, Any]:
         names, count = [*self._parts[0].inputs], sum(map(len, self._parts))
@@ -218,10 +200,10 @@ class NpzSet(CachedSource):
         total = count * sum(math.prod(shape) * dtype.itemsize for shape, dtype in forms)
         size = "×".join(map(str, forms[0][0][:2]))
         check_disk_space(total, f"{count:,} images of {size}" if self._kind == "images" else "its arrays")
-        files = [folder / f"input{place}.npy" for place in range(len(names))]
         done = 0
         with ExitStack() as stack:
-            outs = {column: stack.enter_context(file.open("wb")) for column, file in zip(names, files, strict=True)}
+            outs = {column: stack.enter_context((folder / f"input{place}.npy").open("wb"))
+                    for place, column in enumerate(names)}
             for out, (shape, dtype) in zip(outs.values(), forms, strict=True):
                 descr = np.lib.format.dtype_to_descr(dtype)
                 header = {"descr": descr, "fortran_order": False, "shape": (count, *shape)}
@@ -233,21 +215,8 @@ class NpzSet(CachedSource):
                 done += window.nbytes
                 progress(done, total, f"reading {self.name}")
 
-            examples = read(self._kind, self._parts, write, faults)
-        for place, array in enumerate(examples.targets.values()):
-            np.save(folder / f"target{place}.npy", array)
-        for name, array in (("rows", examples.rows), ("parts", examples.parts),
-                            ("prints", fingerprints_of_files(files, examples.rows))):
-            np.save(folder / f"{name}.npy", array)
-        return {
-            "kind": self._kind, "classes": examples.classes, "class_names": list(examples.class_names),
-            "inputs": [{"name": column, "shape": list(shape), "dtype": dtype.name}
-                       for column, (shape, dtype) in zip(names, forms, strict=True)],
-            "targets": [{"name": column, "shape": list(array.shape[1:]), "dtype": array.dtype.name}
-                        for column, array in examples.targets.items()],
-            "images": sorted(examples.images), "notes": list(examples.notes),
-            "parts": count_parts(examples.parts),
-        }
+            examples = read(self._scales, self._parts, write, faults)
+        return {"kind": self._kind, **store(folder, names, examples)}
 
 
 def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArray]:
@@ -257,10 +226,6 @@ def npz_arrays(path: Path, is_known: Callable[[str], bool]) -> dict[str, NpzArra
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
         return {name: NpzArray.of(path, name) for name in names if is_known(name)}
-
-
-def _fields(about: dict[str, Any], side: str) -> tuple[ArrayField, ...]:
-    return tuple(ArrayField(column["name"], tuple(column["shape"]), column["dtype"]) for column in about[side])
 
 
 FORMATS = (

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from velodrome.data.base import BadData, Faults, WrongData
-from velodrome.data.own.tables import check_columns, columns, read_rows
+from velodrome.data.own.tables import TEXT, check_columns, columns, read_rows
 from velodrome.data.photos import Listing, PhotoSet
 from velodrome.data.source import PathFormat, follows_links
 from velodrome.data.split import PART_NAMES, TEST, TRAIN, VALIDATION, looks_like_parts, overlooked_note, part_column
@@ -199,10 +199,10 @@ _LARGEST_SIDE = 10_000
 
 
 def _of_folders(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> PhotoSet:
-    lister = partial(_list_folders, path, follow_links=follows_links(options))
+    follow = follows_links(options)
     return PhotoSet(
-        name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
-        channels=_channels(options), options=(options.get("links"),),
+        name, bad_data, place=str(path.resolve()), lister=lambda: list_folders(tree_of(path, follow_links=follow)),
+        size=_size(options), channels=_channels(options), options=(options.get("links"),),
     )
 
 
@@ -214,10 +214,6 @@ def _of_table(name: str, path: Path, options: Mapping[str, str], bad_data: BadDa
         name, bad_data, place=str(path.resolve()), lister=lister, size=_size(options),
         channels=_channels(options), options=(image, label, part, options.get("links")),
     )
-
-
-def _list_folders(path: Path, *, follow_links: bool) -> Listing:
-    return list_folders(tree_of(path, follow_links=follow_links))
 
 
 def _size(options: Mapping[str, str]) -> tuple[int, int] | None:
@@ -241,6 +237,6 @@ def _channels(options: Mapping[str, str]) -> int | None:
 FORMATS = (
     PathFormat(lambda path, options: path.is_dir() or path.suffix.lower() == ".zip", ("size", "channels", "links"),
                _of_folders),
-    PathFormat(lambda path, options: path.suffix.lower() in (".csv", ".tsv") and "target" not in options,
+    PathFormat(lambda path, options: path.suffix.lower() in TEXT and "target" not in options,
                ("size", "channels", "links", "image", "label", "part"), _of_table),
 )

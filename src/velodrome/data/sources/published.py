@@ -168,29 +168,30 @@ def read_idx(payload: mmap.mmap | bytes) -> NDArray[np.uint8]:
     return np.frombuffer(payload, dtype=np.uint8, offset=offset).reshape(shape)
 
 
+def _files(*published: tuple[int, str, str, int]) -> tuple[RemoteFile, ...]:
+    """Files of the names and sizes that all of the family have: bytes and md5 of the gzipped file, sha256 and crc32 of
+    what is inside."""
+    inside = (("train-images-idx3", 47_040_016), ("train-labels-idx1", 60_008),
+              ("t10k-images-idx3", 7_840_016), ("t10k-labels-idx1", 10_008))
+    return tuple(RemoteFile(f"{name}-ubyte.gz", gz_bytes, gz_md5, size, sha256, crc32)
+                 for (name, size), (gz_bytes, gz_md5, sha256, crc32) in zip(inside, published, strict=True))
+
+
 DATA_SETS = (
     IdxDataSet(
         name="mnist",
         title="MNIST: handwritten digits",
         licence="CC BY-SA 3.0",
         homepage="http://yann.lecun.com/exdb/mnist/",
-        files=(
-            RemoteFile(
-                "train-images-idx3-ubyte.gz", 9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 0xE9F4D8B3,
-            ),
-            RemoteFile(
-                "train-labels-idx1-ubyte.gz", 28_881, "d53e105ee54ea40749a09fcbcd1e9432",
-                60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 0xE0CB4AD2,
-            ),
-            RemoteFile(
-                "t10k-images-idx3-ubyte.gz", 1_648_877, "9fb629c4189551a2d022fa330f9573f3",
-                7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 0x91373BDF,
-            ),
-            RemoteFile(
-                "t10k-labels-idx1-ubyte.gz", 4_542, "ec29112dd5afa0611ce80d1b7f02629c",
-                10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 0x4AB9EFF9,
-            ),
+        files=_files(
+            (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+             "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", 0xE9F4D8B3),
+            (28_881, "d53e105ee54ea40749a09fcbcd1e9432",
+             "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5", 0xE0CB4AD2),
+            (1_648_877, "9fb629c4189551a2d022fa330f9573f3",
+             "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7", 0x91373BDF),
+            (4_542, "ec29112dd5afa0611ce80d1b7f02629c",
+             "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", 0x4AB9EFF9),
         ),
         publishers=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -202,23 +203,15 @@ DATA_SETS = (
         title="Fashion-MNIST: Zalando's articles of clothing",
         licence="MIT",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
-        files=(
-            RemoteFile(
-                "train-images-idx3-ubyte.gz", 26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 0xB4F29F28,
-            ),
-            RemoteFile(
-                "train-labels-idx1-ubyte.gz", 29_515, "25c81989df183df01b3e8a0aad5dffbe",
-                60_008, "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 0x741A4657,
-            ),
-            RemoteFile(
-                "t10k-images-idx3-ubyte.gz", 4_422_102, "bef4ecab320f06d8554ea6380940ec79",
-                7_840_016, "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 0x678FE0B1,
-            ),
-            RemoteFile(
-                "t10k-labels-idx1-ubyte.gz", 5_148, "bb300cfdad3c16e7a12a480ee83cd310",
-                10_008, "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 0x80142C1F,
-            ),
+        files=_files(
+            (26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+             "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 0xB4F29F28),
+            (29_515, "25c81989df183df01b3e8a0aad5dffbe",
+             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 0x741A4657),
+            (4_422_102, "bef4ecab320f06d8554ea6380940ec79",
+             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 0x678FE0B1),
+            (5_148, "bb300cfdad3c16e7a12a480ee83cd310",
+             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 0x80142C1F),
         ),
         publishers=(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -234,23 +227,15 @@ DATA_SETS = (
         title="Kuzushiji-MNIST: cursive Japanese characters",
         licence="CC BY-SA 4.0",
         homepage="http://codh.rois.ac.jp/kmnist/",
-        files=(
-            RemoteFile(
-                "train-images-idx3-ubyte.gz", 18_165_135, "bdb82020997e1d708af4cf47b453dcf7",
-                47_040_016, "7112ba9ec422d98de4885262d4a4dff14cc4fefb81c11ace8bf563a8255df5c3", 0xA0D22BDD,
-            ),
-            RemoteFile(
-                "train-labels-idx1-ubyte.gz", 29_497, "e144d726b3acfaa3e44228e80efcd344",
-                60_008, "2a16eeae62da984b8bd24fa32e31d47291f01dac3fe84d5594f304f71e7d374b", 0x71AF1BFC,
-            ),
-            RemoteFile(
-                "t10k-images-idx3-ubyte.gz", 3_041_136, "5c965bf0a639b31b8f53240b1b52f4d7",
-                7_840_016, "76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e", 0x865CE273,
-            ),
-            RemoteFile(
-                "t10k-labels-idx1-ubyte.gz", 5_120, "7320c461ea6c1c855c0b718fb2a4b134",
-                10_008, "a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6", 0x4492F0FD,
-            ),
+        files=_files(
+            (18_165_135, "bdb82020997e1d708af4cf47b453dcf7",
+             "7112ba9ec422d98de4885262d4a4dff14cc4fefb81c11ace8bf563a8255df5c3", 0xA0D22BDD),
+            (29_497, "e144d726b3acfaa3e44228e80efcd344",
+             "2a16eeae62da984b8bd24fa32e31d47291f01dac3fe84d5594f304f71e7d374b", 0x71AF1BFC),
+            (3_041_136, "5c965bf0a639b31b8f53240b1b52f4d7",
+             "76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e", 0x865CE273),
+            (5_120, "7320c461ea6c1c855c0b718fb2a4b134",
+             "a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6", 0x4492F0FD),
         ),
         publishers=(
             "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",

@@ -136,7 +136,7 @@ def _assigned(body: list[ast.stmt]) -> Iterator[tuple[str, bytes]]:
 
 
 _TREEBANK = PennTreebank(
-    "ptb", "Penn Treebank, as prepared by Mikolov", "not free to pass on (LDC)",
+    "ptb", "Penn Treebank, as prepared by Mikolov", "may not be redistributed (LDC)",
     "https://catalog.ldc.upenn.edu/LDC99T42",
     # Nobody publishes them gzipped; sizes and md5 are those of the files themselves.
     files=(
@@ -209,9 +209,9 @@ def list_products(label: str) -> Listing:
     place = find_products()
     if place is None:
         raise DataError(
-            f"data set '{FOLDER}' must be fetched by hand, because Kaggle wants an account: get it from {HOMEPAGE} and "
-            f"put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of a folder that "
-            f"--mirror or {MIRROR} names"
+            f"data set '{FOLDER}' must be downloaded manually, because Kaggle requires an account: get it from "
+            f"{HOMEPAGE} and put styles.csv and images/ into {cache.folder() / FOLDER}, or into {FOLDER}/ of a folder "
+            f"that --mirror or {MIRROR} names"
         )
     table = place / "styles.csv"
     heads = columns(table)

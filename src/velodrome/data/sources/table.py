@@ -16,23 +16,22 @@ from velodrome.data.base import BadData, Faults, NDArray, Progress, WrongData, m
 from velodrome.data.examples import TARGET, ArrayField, ExamplePart, ExampleSet
 from velodrome.data.own.columns import Column, Request, Table, listed, request_of
 from velodrome.data.own.encoding import INDICES, ColumnEncoding, Encoding, Targets, decide, fit
-from velodrome.data.own.tables import heads_of, read_table
+from velodrome.data.own.tables import PARQUET, TEXT, heads_of, read_table
 from velodrome.data.source import CachedSource, Description, PathFormat, file_key, notes_of
 from velodrome.data.split import (
     PART_NAMES,
     TRAIN,
     count_parts,
     divide,
+    fingerprints,
     looks_like_parts,
     overlooked_note,
-    row_fingerprints,
     sizes_of,
     trainable_classes,
     with_split_warnings,
 )
 from velodrome.errors import bytes_text, shown
 
-_TEXT, _PARQUET = (".csv", ".tsv"), (".parquet", ".pq")
 _OPTIONS = ("target", "features", "ignore", "part", "categories", "categorical", "predict", "scale-target")
 #: Columns of 0 and 1 that one column of categories may become.
 MOST_ONE_HOT = 1_000
@@ -205,8 +204,7 @@ def _write(folder: Path, features: Mapping[str, Column], targets: Targets, parts
         np.save(folder / f"{prefix}numbers.npy", np.stack(numbers) if numbers else np.zeros((0, rows)))
         np.save(folder / f"{prefix}codes.npy", np.stack(codes) if codes else np.zeros((0, rows), np.int32))
     np.save(folder / "parts.npy", parts)
-    compared = {name: column.values for name, column in features.items()}
-    np.save(folder / "prints.npy", row_fingerprints(compared, np.arange(rows)))
+    np.save(folder / "prints.npy", fingerprints(*(column.values for column in features.values())))
 
 
 def _about(name: str, column: Column) -> dict[str, Any]:
@@ -299,7 +297,7 @@ def _fields(about: dict[str, Any]) -> tuple[tuple[ArrayField, ...], tuple[ArrayF
 def _takes(path: Path, options: Mapping[str, str]) -> bool:
     """Text files are tables of photographs unless a column is to be predicted."""
     ending = path.suffix.lower()
-    return ending in _PARQUET or (ending in _TEXT and "target" in options)
+    return ending in PARQUET or (ending in TEXT and "target" in options)
 
 
 def _source(name: str, path: Path, options: Mapping[str, str], bad_data: BadData) -> TableSet:

@@ -123,7 +123,7 @@ class TextFolder(CachedSource):
         if total * _SWELL > (free := process_memory()):
             raise WrongData(
                 f"{bytes_text(total)} of text take about {bytes_text(total * _SWELL)} of "
-                f"memory as words, and {bytes_text(free)} are free: take a part of it"
+                f"memory as words, but only {bytes_text(free)} are free: take a part of it"
             )
         parts = {file.name: _part_of(file.name) for file in files}
         by_name = TRAIN in parts.values() and {VALIDATION, TEST} & set(parts.values())
@@ -174,7 +174,7 @@ def _read(tree: FolderTree, file: File, encoding: str, faults: Faults) -> list[l
         return [words for line in _LINE.finditer(payload.decode(encoding)) if (words := line[0].split())]
     except UnicodeError as error:
         what = f"files that are not {encoding}" if encoding != "utf-8-sig" else (
-            "files that are not UTF-8 (add ?encoding=latin-1, or what they are in, to the name)"
+            "files that are not UTF-8 (add ?encoding=latin-1, or whichever encoding they use, to the name)"
         )
         where = f"byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
         faults.add(what, file.name, "it begins as UTF-16 does" if payload.startswith(_UTF16) else where)
@@ -235,5 +235,5 @@ def numbered(lines: Iterable[Sequence[str]], vocabulary: Sequence[str]) -> NDArr
     rows = chain.from_iterable(chain((places.get(word, unknown) for word in line), (end,)) for line in lines)
     numbers = np.fromiter(rows, np.int32)
     if (numbers < 0).any():
-        raise ValueError("a word is neither in the vocabulary nor is there a place for unknown ones")
+        raise ValueError("a word is not in the vocabulary, which has no token for unknown words")
     return numbers

@@ -239,7 +239,7 @@ class _StagedBeside(Staged):
 def open_store(url: str) -> Store:
     """The store at an address. It is not contacted yet, so an unreachable host is noticed at the first use."""
     scheme, place = split_url(url)
-    if not is_remote(scheme):
+    if scheme not in REMOTE:
         return FolderStore(place)
     from velodrome.data.storage.remote import RemoteStore
 
@@ -276,10 +276,6 @@ def split_url(url: str) -> tuple[str, str]:
         shape = "s3://bucket/path" if scheme == "s3" else f"{scheme}://host:port/path"
         raise BadRequest(f"{url!r} is not a complete address: write it as {shape}")
     return scheme, path
-
-
-def is_remote(scheme: str) -> bool:
-    return scheme in REMOTE
 
 
 def reason_of(error: BaseException) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from velodrome.engines.horovod.session import HorovodTransport, translated
-from velodrome.engines.tensorflow.inputs import to_inputs
+from velodrome.engines.horovod import HorovodTransport, translated
+from velodrome.engines.tensorflow.inspection import to_inputs
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM
 from velodrome.models import keras_zoo
@@ -51,7 +51,7 @@ class KerasLearner(ZooLearner):
         image = [None, *data.input_shape]
         number, labels = tf.TensorSpec([], self._dtype), tf.TensorSpec([None], tf.int64)
         self._labels = np.asarray(data.train.labels, np.int64)
-        # The graph itself: its arguments are always of the same kinds, and need not be looked at in every step.
+        # The concrete function: its arguments always have the same types, and need not be checked in every step.
         self._step = tf.function(
             self._train_step, [tf.TensorSpec(image, tf.uint8), labels, number, number, number]
         ).get_concrete_function()

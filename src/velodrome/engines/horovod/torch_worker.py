@@ -5,7 +5,7 @@ from __future__ import annotations
 import horovod.torch as hvd
 import torch
 
-from velodrome.engines.horovod.session import HorovodTransport, translated
+from velodrome.engines.horovod import HorovodTransport, translated
 from velodrome.engines.torch import worker
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.network import Network

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
-from velodrome.engines.jax.division import AXIS, Arrays, Division, Values, in_all, in_each, local, over
+from velodrome.engines.jax.mesh import AXIS, Arrays, Division, Values, in_all, in_each, local, over
 from velodrome.errors import PeerLost, headline
 from velodrome.job.job import Job
 from velodrome.job.optimization import ADAM_BETAS, MOMENTUM

@@ -56,8 +56,8 @@ class MxnetLearner(ZooLearner):
         self._start(updates=0)
 
     def _start(self, updates: int) -> None:
-        """A new optimizer that has made so many updates; the servers get the weights of worker 0, and under asp the
-        optimizer too."""
+        """A new optimizer that continues after this many updates; servers get the weights of worker 0, and under asp
+        the optimizer too."""
         self._updates = updates
         self._optimizer = make_optimizer(self._context.job, updates)
         self._updater = mx.optimizer.get_updater(self._optimizer)
@@ -143,7 +143,7 @@ class MxnetLearner(ZooLearner):
                 self._updater(key, gradient, parameter.data())
 
     def _clip(self, gradients: list[Any]) -> None:
-        """Shorten the gradient to a norm; by hand, because Gluon's own function fails with float64."""
+        """Clip the gradient to a norm; written out, because Gluon's own function fails with float64."""
         limit = self._context.job.clip_norm
         if limit is None:
             return
@@ -192,7 +192,7 @@ class MxnetLearner(ZooLearner):
     def load(self, state: State) -> None:
         for name, parameter in self._named.items():
             parameter.set_data(mx.nd.array(state[name], dtype=self._context.job.weights_dtype))
-        # Under asp the servers' optimizer begins anew, and with it the count by which Adam corrects its first steps.
+        # Under asp the servers' optimizer starts again, and with it the count by which Adam corrects its first steps.
         self._start(int(state["optimizer.updates"]) if self._synchronous else 0)
         if not self._synchronous:
             return
@@ -216,7 +216,7 @@ def _slots(kept: Any) -> list[Any]:
 
 
 def make_optimizer(job: Job, updates: int = 0) -> Any:
-    """The job's optimizer after so many updates; its learning rate is set before every epoch."""
+    """The job's optimizer after this many updates; its learning rate is set before every epoch."""
     # Gradients arrive divided by the batch.
     plain: dict[str, Any] = {"learning_rate": job.rate, "wd": 0.0, "rescale_grad": 1.0, "begin_num_update": updates}
     if job.optimizer == "sgd":

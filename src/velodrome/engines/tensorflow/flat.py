@@ -128,7 +128,7 @@ class FlatModel(ABC):
         self.shapes = [tuple(variable.shape) for variable in self.trainable]
         self.layout = Layout(self.shapes)
         self.parameters = self.layout.parameters
-        #: What keeps a weight within bounds after every update, as Keras' layers may have it; None for most.
+        #: The constraint that a Keras layer applies to a weight after every update; None for most.
         self._constraints = [variable.constraint for variable in self.trainable]
         if job.weights is not None:
             self.notes = (*self.notes, *model_file.load_given(model, job.weights))
@@ -165,7 +165,7 @@ class FlatModel(ABC):
         return self.layout.buffer(kept)
 
     def initial_state(self, rows: int) -> list[Array]:
-        """The state with which a stateful network begins an epoch or an evaluation of so many rows."""
+        """The state with which a stateful network begins an epoch or an evaluation of this many rows."""
         raise NotImplementedError
 
     def weights(self) -> Array:

@@ -55,7 +55,7 @@ class Form:
 
 
 def save(folder: Path, model: keras.Model, form: Form, about: Mapping[str, Any]) -> None:
-    """Write the model, how to load it, and what it is: this last, so that a folder that tells it is complete."""
+    """Write the model, how to load it, and what it is: this last, so that a folder with a description is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _write(folder / form.file, model)
@@ -187,7 +187,7 @@ def _tried(
 
 
 def _as_described(folder: Path, form: Form) -> keras.Model:
-    """A whole model that this process has saved, loaded as its README tells to."""
+    """A whole model that this process has saved, loaded as its README describes."""
     objects = {name: builder_of(place) for name, place in form.custom_objects.items()}
     return keras.saving.load_model(
         folder / WHOLE, custom_objects=objects, compile=False, safe_mode=form.safe_mode
@@ -313,7 +313,7 @@ def _extracted(file: str, place: Path) -> Path:
             with archive.open(_MEMBER) as member, place.open("wb") as written:
                 shutil.copyfileobj(member, written)
     except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
-        raise BadRequest(f"--weights {file!r} is no file that Keras wrote: {error}") from error
+        raise BadRequest(f"--weights {file!r} is not a file that Keras wrote: {error}") from error
     return place
 
 

@@ -18,8 +18,7 @@ from velodrome.data.examples import ExampleSet
 from velodrome.engines.tensorflow import inspection, model_file
 from velodrome.engines.tensorflow.feed import EVALUATION_BATCH, Examples, Source
 from velodrome.engines.tensorflow.flat import Array, Batch, FlatModel, StepResult, set_number_format
-from velodrome.engines.tensorflow.inputs import ExampleInputs, choose_transform
-from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, objective_of
+from velodrome.engines.tensorflow.objectives import ClassObjective, Computed, ExampleInputs, objective_of
 from velodrome.engines.tensorflow.trial import Findings, KerasTrial, ignored_settings
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
@@ -45,7 +44,8 @@ class Network(FlatModel):
             job, data.input_shape, task.outputs(data), classifies_images=task.classifies_images(data)
         )
         model = self._built(job) if saved is None else model_file.load(saved, job.model, job.model_args)
-        pixels, self.notes = choose_transform(job, model, data, classifies_images=task.classifies_images(data))
+        of_images = task.classifies_images(data)
+        pixels, self.notes = inspection.choose_transform(job, model, data, classifies_images=of_images)
         self.pixel_form = pixels.form if pixels else None
         self.inputs = ExampleInputs(data, tf.as_dtype(job.weights_dtype), pixels)
         self._source = Source(data.train)
@@ -57,7 +57,7 @@ class Network(FlatModel):
         super().__init__(job, model)
         if not self.trainable:
             raise BadRequest(f"model {job.model!r} has no trainable weights: unfreeze a layer or add one")
-        if task.classifies_images(data):
+        if of_images:
             check_outputs(job.model, outputs, tf.Tensor, sizes[0], data.class_count)
         self.statistics = list(model.non_trainable_variables)
         self._penalised = bool(model.losses)
@@ -100,7 +100,7 @@ class Network(FlatModel):
     # -- examples
 
     def rows(self, count: int) -> Examples:
-        """So many training examples, repeated if there are fewer."""
+        """`count` training examples, repeated if there are fewer."""
         return self._source.read(np.arange(count, dtype=np.int64) % len(self._source), epoch=1)
 
     @property

@@ -1,4 +1,5 @@
-"""What a model is trained by: the summed loss of each task in TensorFlow's graphs, and what is counted of a batch.
+"""What a model is trained by: batches as models and tasks take them, the summed loss of each task in TensorFlow's
+graphs, and what is counted of a batch.
 
 The loss of a model that ends in a softmax is computed from what goes into it: logits are exact where a probability
 rounds to zero."""
@@ -6,7 +7,7 @@ rounds to zero."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -14,14 +15,65 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from velodrome.data.examples import ExampleSet
-from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid
+from velodrome.data.examples import ArrayField, ExampleSet
+from velodrome.data.pixels import PixelTransform
+from velodrome.engines.tensorflow.inspection import before_activation, before_sigmoid, to_inputs
 from velodrome.models.checks import class_scores
 from velodrome.tasks.base import Batch
 from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES
 from velodrome.tasks.examples import ExampleTask
 from velodrome.tasks.own import OwnTask, described
 from velodrome.tasks.supervised import Binary, MultiLabel, Regression
+
+
+class GraphBatch(Batch):
+    """A batch in a graph, which is made once for batches of any size."""
+
+    def __len__(self) -> int:
+        size = next(iter((*self.targets.values(), *self.inputs.values()))).shape[0]
+        if size is None:
+            raise TypeError(
+                "len(batch) is not known while TensorFlow traces a graph for batches of any size: use "
+                "tf.shape(batch.y)[0]"
+            )
+        return int(size)
+
+
+class ExampleInputs:
+    """Examples as a Keras model and a task take them, cast in the graph.
+
+    Numbers with fractions are fed in the job's format, whole numbers as int32 or int64, bytes of images as `pixels`
+    transforms them.
+    """
+
+    def __init__(self, data: ExampleSet, dtype: tf.DType, pixels: PixelTransform | None) -> None:
+        self.pixels, self._dtype, self._data = pixels, dtype, data
+        #: The format of every input, by name.
+        self.formats = {field.name: self._format(field) for field in self._data.inputs}
+        self._target_formats = {field.name: self._format(field) for field in self._data.targets}
+
+    def _format(self, field: ArrayField) -> tf.DType:
+        if not field.is_whole or field.dtype == "bool" or field.is_byte_image:
+            return self._dtype
+        return tf.int32 if field.dtype == "int32" else tf.int64
+
+    def batch(self, inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor]) -> GraphBatch:
+        """Rows of the arrays as a batch, in the order in which the data names them."""
+        fed = {}
+        for field in self._data.inputs:
+            if field.is_byte_image:
+                assert self.pixels is not None, "bytes of images have a transform"
+                fed[field.name] = to_inputs(inputs[field.name], self.pixels, self._dtype)
+            else:
+                fed[field.name] = tf.cast(inputs[field.name], self.formats[field.name])
+        return GraphBatch(fed, {name: tf.cast(targets[name], form) for name, form in self._target_formats.items()})
+
+    def description(self) -> dict[str, Any]:
+        """Every input as a saved model records it."""
+        return {
+            field.name: {"shape": list(field.shape), "dtype": field.dtype, "fed": self.formats[field.name].name}
+            for field in self._data.inputs
+        }
 
 
 def logarithm(probabilities: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from velodrome import files
 from velodrome.engines.tensorflow.model_file import restored
 from velodrome.models.checks import class_scores
-from velodrome.models.served import Exported, ServedState
+from velodrome.models.description import Exported, ServedState
 from velodrome.tasks.base import Batch
 from velodrome.training.actions import Named, in_parts
 

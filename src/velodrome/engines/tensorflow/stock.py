@@ -50,13 +50,13 @@ def users_optimizer(name: str) -> keras.optimizers.Optimizer:
         )
     refused = (
         (isinstance(made, keras.optimizers.LossScaleOptimizer) or made.loss_scale_factor,
-         "divides gradients by a factor that only Keras' fit multiplies losses with: leave out the scaling of losses, "
-         "which bfloat16 does not need"),
+         "divides gradients by a loss scale that only Keras' fit applies: leave out loss scaling, which bfloat16 does "
+         "not need"),
         (made.gradient_accumulation_steps,
          "adds up gradients (gradient_accumulation_steps), which Keras cannot do under most strategies: leave it out, "
          "and use --accumulate"),
         (made.use_ema and not made.ema_overwrite_frequency,
-         "keeps averages of the weights (use_ema) that only Keras' fit puts in their place: leave it out, and use "
+         "keeps averages of the weights (use_ema) that only Keras' fit copies into the model: leave it out, and use "
          "--ema"),
     )
     for is_set, why in refused:

@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from velodrome.engines.tensorflow.feed import constants_of
 from velodrome.engines.tensorflow.flat import Batch
-from velodrome.engines.tensorflow.inputs import expects_bytes
-from velodrome.engines.tensorflow.inspection import Activation, last_activation
+from velodrome.engines.tensorflow.inspection import Activation, expects_bytes, last_activation
 from velodrome.engines.tensorflow.objectives import ClassObjective, Objective, OutputObjective
 from velodrome.models import own
 from velodrome.models.checks import (
@@ -80,8 +79,8 @@ class Findings:
             return (probabilities_note(name),)
         if self.activation == "sigmoid":
             return (
-                f"model {name!r} ends in a sigmoid: the loss is the cross-entropy of a softmax over what goes into it, "
-                "as in Keras; what it returns are no probabilities of the classes",
+                f"model {name!r} ends in a sigmoid: the loss is the softmax cross-entropy of the sigmoid's input, as "
+                "in Keras; its outputs are not class probabilities",
             )
         return ()
 

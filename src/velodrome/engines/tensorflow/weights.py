@@ -73,7 +73,7 @@ class GraphRates:
         return tf.gather(rates, tf.clip_by_value(place, 0, tf.size(rates, tf.int64) - 1))
 
     def set(self, rates: NDArray[np.float64], before: int) -> None:
-        """Use these rates for the updates after so many."""
+        """Use these rates for the updates that follow the first `before`."""
         if self._by_step:
             self._rates.assign(rates)
             self._before.assign(before)
@@ -182,7 +182,7 @@ class Weights(ABC):
 
     @abstractmethod
     def set_rates(self, rates: NDArray[np.float64], before: int) -> None:
-        """Use these learning rates for the updates after so many."""
+        """Use these learning rates for the updates that follow the first `before`."""
 
     @abstractmethod
     def values(self) -> tuple[Array, list[Array]]:

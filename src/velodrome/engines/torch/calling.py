@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -141,7 +142,23 @@ _SAME_VALUES = {
 }
 
 
-class SoftmaxInput(TorchFunctionMode):
+class WatchedCalls(TorchFunctionMode, ABC):
+    """Around a forward pass: sees every function of PyTorch that is called."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self._see(function, args, kwargs or {}, result)
+        return result
+
+    @abstractmethod
+    def _see(self, function: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
+        """Called after each call with its arguments and what it returned."""
+
+
+class SoftmaxInput(WatchedCalls):
     """Around a forward pass: keeps what went into its last softmax, or its last sigmoid if that came later."""
 
     def __init__(self) -> None:
@@ -151,12 +168,7 @@ class SoftmaxInput(TorchFunctionMode):
         self._sigmoid = False
         self._log_probabilities: torch.Tensor | None = None
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        result = function(*args, **named)
+    def _see(self, function: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
         if function in _SOFTMAX or function in _SIGMOID:
             self._outputs, self._inputs = result, args[0] if args else named["input"]
             self._sigmoid = function in _SIGMOID
@@ -166,7 +178,6 @@ class SoftmaxInput(TorchFunctionMode):
             self._outputs, self._inputs, self._sigmoid = result, self._log_probabilities, False
         elif function in _SAME_VALUES and args and args[0] is self._outputs:
             self._outputs, self._inputs = result, function(self._inputs, *args[1:], **named)
-        return result
 
     def logits(self, outputs: torch.Tensor) -> torch.Tensor | None:
         """What a softmax made these outputs of; None if none did."""

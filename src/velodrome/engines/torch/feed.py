@@ -30,7 +30,7 @@ from velodrome.tasks.schedule import (
 
 #: Examples that are evaluated at a time.
 EVALUATION_BATCH = 512
-#: Targets of so many numbers or fewer are put in the order of an epoch when it begins.
+#: Targets of at most this many numbers are put in the order of an epoch when it begins.
 _SMALL_TARGET = 64
 
 Tensors = dict[str, torch.Tensor]
@@ -268,7 +268,7 @@ class TextFeed:
     network without state reads every step's words by themselves."""
 
     def __init__(self, text: Any, unroll: int, objective: Any, replica: Replica) -> None:
-        """`objective` has the `state` after its last loss, and the `initial_state` of so many rows."""
+        """`objective` has the `state` after its last loss, and the `initial_state` of any number of rows."""
         self._text, self._unroll, self._objective, self._replica = text, unroll, objective, replica
 
     def _tensor(self, words: Words) -> torch.Tensor:

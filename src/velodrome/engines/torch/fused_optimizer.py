@@ -165,7 +165,7 @@ class FusedOptimizer(Optimizer):
         names = SLOTS[job.optimizer]
         made = [[slot] for slot in slots] if slots else [[torch.zeros_like(each) for each in tensors] for _ in names]
         self._slots = dict(zip(names, made, strict=True))
-        #: How many steps each parameter has made. Loading a single number, as older checkpoints have it, sets all.
+        #: How many steps each parameter has made. A single number, as in older checkpoints, sets all of them.
         self._steps = torch.zeros(parameters or len(tensors), dtype=torch.float32, device=tensors[0].device)
         self._counters = list(self._steps.unbind())
         self.average = average_of(job, tensors) if averaged else None

@@ -15,9 +15,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from velodrome.engines.torch.calling import generators_of, tensors_in, untouched
+from velodrome.engines.torch.calling import WatchedCalls, generators_of, tensors_in, untouched
 from velodrome.models.checks import (
     BATCH_NORMALISATION,
     RANDOM_NUMBERS,
@@ -35,19 +34,14 @@ from velodrome.training.learner import Inspection
 _TRAINING = 5
 
 
-class _BatchStatistics(TorchFunctionMode):
+class _BatchStatistics(WatchedCalls):
     """Around a forward pass: whether a batch was normalised by its own statistics."""
 
     used = False
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
+    def _see(self, function: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
         if getattr(function, "__name__", "") == "batch_norm":
             self.used |= bool(named.get("training", args[_TRAINING] if len(args) > _TRAINING else False))
-        return function(*args, **named)
 
 
 def differences_of(model: nn.Module, call: Callable[[nn.Module], object]) -> list[str]:
@@ -91,26 +85,21 @@ _SAME_VALUES = {
 }
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(WatchedCalls):
     """Around a forward pass: whether the input, wherever it goes, is scaled as bytes are."""
 
     def __init__(self, images: torch.Tensor) -> None:
         super().__init__()
         self._inputs, self.scaled_as_bytes = [images], False
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def _see(self, function: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
         of_input = bool(args) and any(args[0] is tensor for tensor in self._inputs)
         if of_input and len(args) > 1 and (operation := _OPERATIONS.get(function)):
             other = args[1]
             number = other.detach().cpu().numpy() if isinstance(other, torch.Tensor) else other
             self.scaled_as_bytes = self.scaled_as_bytes or is_for_bytes(operation, number)
-        result = function(*args, **(kwargs or {}))
         if of_input and function in _SAME_VALUES:
             self._inputs.append(result)
-        return result
 
 
 def expects_bytes(model: nn.Module, images: torch.Tensor) -> bool:
@@ -123,7 +112,7 @@ def expects_bytes(model: nn.Module, images: torch.Tensor) -> bool:
     return watch.scaled_as_bytes
 
 
-#: Calls a model as training does, with inputs of such a layout, and returns what it computed.
+#: Calls a model as training does, with inputs in this memory format, and returns what it computed.
 Compute: TypeAlias = "Callable[[nn.Module, torch.memory_format], Any]"
 
 _CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)

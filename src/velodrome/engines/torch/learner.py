@@ -16,10 +16,9 @@ from velodrome.catalog.engines.torch import Mesh
 from velodrome.engines.torch import calling, inspection, model_file
 from velodrome.engines.torch.feed import Replica
 from velodrome.engines.torch.fused_optimizer import make_optimizer, report_implementation
-from velodrome.engines.torch.network import Network
+from velodrome.engines.torch.network import Network, task_of_job
 from velodrome.engines.torch.objectives import Answers, Tally
 from velodrome.engines.torch.optimizer import Gradients, Optimizer, clip, copy_by_name, squared_norm
-from velodrome.engines.torch.tasks import task_of_job
 from velodrome.models.checks import Generators
 from velodrome.tasks.base import Counts
 from velodrome.tasks.correctness_bits import Evaluated, Vector
@@ -130,7 +129,7 @@ class TorchLearner(TransportLearner):
         return self._train_batches(first * self._accumulate, last * self._accumulate)
 
     def _train_batches(self, first: int, last: int) -> Counts:
-        """Train so many batches; nothing is read back from the device before the end."""
+        """Train these batches; nothing is read back from the device before the end."""
         objective, forward, tally = self._objective, self.forward, Tally(self._objective)
         by_examples, counts_first = objective.by_examples, not objective.changes_tensors
         # `step` adds up and scales in one operation. FSDP warns of modules that return views, which losses may be.
@@ -298,7 +297,7 @@ class TorchLearner(TransportLearner):
     def check_saving(self, folder: Path) -> tuple[str, ...]:
         if self._network.from_zoo:
             return ()
-        return model_file.check(self._context, self._network, self._model, self.save, folder, self._collected)
+        return model_file.check(self._context, self._network.sample, self._model, self.save, folder, self._collected)
 
     def save(self, folder: Path) -> None:
         job = self._context.job

@@ -18,10 +18,9 @@ from torch import nn
 
 from velodrome import files
 from velodrome.catalog.models import is_own
-from velodrome.engines.torch import network
 from velodrome.engines.torch.calling import initialise, untouched
 from velodrome.errors import BadRequest
-from velodrome.models import torch_zoo
+from velodrome.models import own, torch_zoo
 from velodrome.models.checks import class_scores
 from velodrome.models.description import check_data
 from velodrome.models.model_files import building_arguments, load_matching, read_description, tuples, write_description
@@ -33,6 +32,7 @@ from velodrome.training.trial import saving_problem
 from velodrome.transport.base import Transport
 
 WEIGHTS = "model.safetensors"
+Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
 
 
 # -- before and while it is trained
@@ -114,8 +114,8 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 def save(
     folder: Path, model: nn.Module, description: dict[str, Any], weights: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Write the weights, how to load them, and what the model is: this last, so that a folder that tells it is
-    complete. `weights` are the model's, where this process does not have all of them."""
+    """Write the weights, how to load them, and what the model is: this last, so that a folder with a
+    description is complete. `weights` are the model's, where this process does not have all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with files.atomic_path(folder / WEIGHTS) as partial:
@@ -146,11 +146,11 @@ def check_saving(
                     "safetensors cannot hold"
                 ) from error
     left_out = ", ".join(not_saved(model))
-    return (f"model {name!r} has state that is no tensor and will not be saved: {left_out}",) if left_out else ()
+    return (f"model {name!r} has state that is not a tensor and will not be saved: {left_out}",) if left_out else ()
 
 
 def check(
-    context: Context, about: network.Network, model: nn.Module, write: Callable[[Path], None], folder: Path,
+    context: Context, sample: Callable[[], Batch] | None, model: nn.Module, write: Callable[[Path], None], folder: Path,
     weights: dict[str, torch.Tensor] | None,
 ) -> tuple[str, ...]:
     """Refuse a user's model that cannot be saved; what he should know about loading what `write` saves. `weights` as
@@ -158,8 +158,8 @@ def check(
     name = context.job.model
     notes = check_saving(name, model, weights)
     # Labelled images alone: other models may take several inputs.
-    sample = about.sample().x if about.sample and context.task.classifies_images(context.data) else None
-    problem = reload_problem(name, model, write, sample, folder, weights)
+    images = sample().x if sample and context.task.classifies_images(context.data) else None
+    problem = reload_problem(name, model, write, images, folder, weights)
     return notes if problem is None else (
         *notes, f"model {name!r} could not be loaded after saving it ({problem}): its weights will be written to "
         f"model/{WEIGHTS} anyway, and `velodrome runs verify` will fail",
@@ -221,6 +221,18 @@ def restored(folder: Path, about: Mapping[str, Any]) -> nn.Module:
     return model.eval()
 
 
+def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
+    """Build a model by name; `arguments` are those of a user's function."""
+    if not is_own(model):
+        return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
+    builder = own.builder_of(model)
+    with own.fits_data(model, input_shape, building=True, engine="torch"):
+        built = builder(**arguments)
+    if not isinstance(built, nn.Module):
+        raise own.wrong_framework(model, built, "torch")
+    return built
+
+
 def _built(about: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     """A model of examples, with fresh weights."""
     shape, named, only_batch = tuples(about["input_shape"]), about.get("inputs", {}), about.get("only_batch")
@@ -228,7 +240,7 @@ def _built(about: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
         shape = (shape[2], *shape[:2])
     arguments = building_arguments(about) if is_own(about["model"]) else about.get("model_args", {})
     outputs = about["returns"] if about.get("kind") == "arrays" else about["classes"]
-    model = network.make(about["model"], arguments, shape, outputs).to(dtype)
+    model = make(about["model"], arguments, shape, outputs).to(dtype)
     shapes = shape if isinstance(shape, dict) else {next(iter(named), "x"): shape}
     whole = {name for name, column in named.items()
              if np.dtype(column["dtype"]).kind in "iu" and name not in about["images"]}

@@ -1,12 +1,15 @@
-"""The network of a job: built from the zoo or the user's function, checked against the data, with its loss."""
+"""PyTorch's side of a task: the network of a job, built from the zoo or the user's function, checked against the data
+and joined with its loss; its batches; what a saved model records."""
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,20 +18,18 @@ from torch import nn
 from velodrome.catalog.models import UNROLL, is_own
 from velodrome.data.examples import ExampleSet
 from velodrome.data.pixels import PixelTransform, transform_of_arrays
-from velodrome.engines.torch import trial
+from velodrome.engines.torch import inspection, trial
 from velodrome.engines.torch.calling import LogitsModel, initialise, untouched
-from velodrome.engines.torch.feed import Columns, dtype_of
-from velodrome.engines.torch.inspection import expects_bytes, put_channels_last
+from velodrome.engines.torch.feed import Columns, ExampleFeed, Feed, Replica, TextFeed, dtype_of
+from velodrome.engines.torch.model_file import Shape, load_saved, make
 from velodrome.engines.torch.objectives import Objective, ObjectiveModule
 from velodrome.engines.torch.task_objectives import LanguageObjective, objective_of
 from velodrome.errors import BadRequest
 from velodrome.job.job import Job
-from velodrome.models import own, torch_zoo
-from velodrome.models.checks import byte_input_note
+from velodrome.models import checks, own, torch_zoo
 from velodrome.tasks.base import Batch
 from velodrome.tasks.examples import ExampleTask
-
-Shape = tuple[int, ...] | dict[str, tuple[int, ...]]
+from velodrome.training.context import Context
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,6 @@ def input_shape_of(data: ExampleSet) -> Shape:
     return next(iter(shapes.values())) if len(shapes) == 1 else shapes
 
 
-def make(model: str, arguments: Mapping[str, Any], input_shape: Shape, outputs: int | dict[str, int]) -> nn.Module:
-    """Build a model by name; `arguments` are those of a user's function."""
-    if not is_own(model):
-        return torch_zoo.build(model, input_shape, outputs)  # type: ignore[arg-type]  # it has one input
-    builder = own.builder_of(model)
-    with own.fits_data(model, input_shape, building=True, engine="torch"):
-        built = builder(**arguments)
-    if not isinstance(built, nn.Module):
-        raise own.wrong_framework(model, built, "torch")
-    return built
-
-
 def arguments_of(job: Job, data: ExampleSet, task: ExampleTask) -> dict[str, Any]:
     """What the user's function is called with."""
     shape, outputs = input_shape_of(data), task.outputs(data)
@@ -173,7 +162,7 @@ class _Builder:
         return trial.sizes_of(self._job, self._data, self._task)
 
     def sample(self, count: int, *, channels_last: bool | None = None) -> Batch:
-        """So many training examples, repeated if there are too few."""
+        """`count` training examples, repeated if there are too few."""
         train = self._data.train
         columns = self._columns[self._zoo if channels_last is None else channels_last]
         return columns.batch(*train.gather(np.arange(count, dtype=np.int64) % len(train)))
@@ -186,7 +175,7 @@ class _Builder:
         called, saved, notes, minimum = self._classifier()
         objective = self._objective(called, minimum)
         notes += self._byte_notes()
-        channels_last, slow = put_channels_last(job.model, called, lambda tried, layout: objective.results(
+        channels_last, slow = inspection.put_channels_last(job.model, called, lambda tried, layout: objective.results(
             tried, self.sample(full, channels_last=layout is torch.channels_last)
         ))
         return Network(
@@ -243,5 +232,89 @@ class _Builder:
         if not self._task.classifies_images(self._data) or self.pixels is None or self.pixels.form == "byte":
             return ()
         with untouched(self._model) as tried:
-            scales = expects_bytes(tried, self.sample(self.sizes.training[0]).x)
-        return (byte_input_note(self._job.model, self.pixels.form),) if scales else ()
+            scales = inspection.expects_bytes(tried, self.sample(self.sizes.training[0]).x)
+        return (checks.byte_input_note(self._job.model, self.pixels.form),) if scales else ()
+
+
+# -- tasks
+
+
+class TorchTask(ABC):
+    """What a learner of any strategy needs to know of a task. The loss and what is counted are the network's objective
+    (`engines/torch/objectives.py`)."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @abstractmethod
+    def network(self, device: torch.device) -> Network:
+        """The job's network with the weights that its seed decides, checked against the data, or the saved model that
+        is to be evaluated."""
+
+    @abstractmethod
+    def feed(self, network: Network, replica: Replica) -> Feed:
+        """The batches of this process."""
+
+    @abstractmethod
+    def description(self, network: Network) -> dict[str, Any]:
+        """What is required, besides the weights, to load the model."""
+
+
+class Examples(TorchTask):
+    """Examples by their numbers: images of bytes and any other named columns."""
+
+    @property
+    def _task(self) -> ExampleTask:
+        return cast(ExampleTask, self._context.task)
+
+    def network(self, device: torch.device) -> Network:
+        context, job = self._context, self._context.job
+        model, about = load_saved(context)
+        network = build(job, context.data, self._task, device, model=model, about=about)
+        if context.is_chief and model is None:
+            tried = checks.claims_equivalence(job) and network.sample is not None
+            differences = inspection.differences_of(network.model, network.call_copy) if tried else ()
+            for note in (*network.notes, *checks.equivalence_warnings(job.model, differences)):
+                context.events.emit("warning", message=note)
+        return network
+
+    def feed(self, network: Network, replica: Replica) -> ExampleFeed:
+        data, dtype = self._context.data, dtype_of(self._context.job)
+        columns = Columns(data, dtype, replica.device, channels_last=network.channels_last, pixels=network.pixels)
+        return ExampleFeed(data, columns, replica)
+
+    def description(self, network: Network) -> dict[str, Any]:
+        data, task, pixels = self._context.data, self._task, network.pixels
+        inputs = {field.name: {"shape": list(field.shape), "dtype": field.dtype} for field in data.inputs}
+        return {
+            **task.saved_fields(data, input_shape_of(data), inputs, arguments_of(self._context.job, data, task)),
+            **(pixels.description() if pixels else {}), **network.saved_as,
+        }
+
+
+class LanguageModel(TorchTask):
+    """Words as their places in the vocabulary of the text."""
+
+    def network(self, device: torch.device) -> Network:
+        model, _ = load_saved(self._context)
+        return build_text(self._context.job, len(self._context.data.vocabulary), device, model=model)
+
+    def feed(self, network: Network, replica: Replica) -> TextFeed:
+        return TextFeed(self._context.data, UNROLL.of(self._context.job), network.objective, replica)
+
+    def description(self, network: Network) -> dict[str, Any]:
+        text = self._context.data
+        about = {"kind": "text", "vocabulary": len(text.vocabulary), "dataset": text.name}
+        carries = hasattr(network.model, "initial_state")
+        return about if carries else {**about, "context": UNROLL.of(self._context.job)}
+
+
+#: By the sides of tasks that come with Velodrome; the side of another task is a module, whose `TASK` is its class.
+_TASKS: dict[str, type[TorchTask]] = {"arrays": Examples, "language-model": LanguageModel}
+
+
+def task_of_job(context: Context) -> TorchTask:
+    """PyTorch's side of the job's task."""
+    side = context.task.side or context.task.name
+    task_class: type[TorchTask] = _TASKS.get(side) or import_module(context.task.module("torch")).TASK
+    return task_class(context)

@@ -21,7 +21,7 @@ from velodrome.tasks.base import Batch, Counts
 from velodrome.tasks.correctness_bits import MAX_CONFUSION_CLASSES, Evaluated
 from velodrome.tasks.schedule import Indices
 
-#: Outputs of so many numbers wait to be counted together, which takes less time than counting every step.
+#: Outputs up to this many numbers wait to be counted together, which takes less time than counting every step.
 _PENDING_NUMBERS = 1 << 18
 
 

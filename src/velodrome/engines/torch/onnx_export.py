@@ -14,7 +14,7 @@ from torch import nn
 
 from velodrome.engines.torch.calling import scores
 from velodrome.engines.torch.model_file import restored
-from velodrome.models.served import Exported, ServedState
+from velodrome.models.description import Exported, ServedState
 from velodrome.tasks.base import Batch
 from velodrome.training.actions import Named, in_parts
 

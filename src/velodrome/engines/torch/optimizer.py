@@ -275,11 +275,11 @@ def make_own(name: str, parameters: list[torch.nn.Parameter]) -> torch.optim.Opt
     ]
     if needed or isinstance(made, torch.optim.LBFGS):
         raise BadRequest(
-            f"--optimizer {name!r}: {type(made).__name__} computes the loss several times in a step, and a step here "
+            f"--optimizer {name!r}: {type(made).__name__} computes the loss several times in a step, but here a step "
             "has one gradient; choose another"
         )
     trained = {id(parameter) for parameter in parameters}
     given = [parameter for group in made.param_groups for parameter in group["params"]]
     if not any(id(parameter) in trained for parameter in given):
-        raise BadRequest(f"--optimizer {name!r} steps none of the parameters that the function is called with")
+        raise BadRequest(f"--optimizer {name!r} updates none of the parameters that the function received")
     return made

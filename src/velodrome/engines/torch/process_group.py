@@ -15,12 +15,14 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 from torch.distributed.device_mesh import DeviceMesh
 
 from velodrome.catalog.engines.torch import Mesh
 from velodrome.catalog.world import World
 from velodrome.errors import PeerLost, RunFailed
 from velodrome.training.context import Context
+from velodrome.training.learner import State
 from velodrome.transport.base import Transport
 from velodrome.transport.sockets import address_towards, interface_of, listen_at
 
@@ -74,6 +76,11 @@ class ProcessGroup(Subgroup):
             gathered = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
             distributed.gather(mine, gathered, dst=0, group=self.group)
         return [each[:size].numpy().tobytes() for each, size in zip(gathered or [], sizes.tolist(), strict=False)]
+
+    def collect_states(self, prefix: str, mine: State) -> State:
+        """The arrays of all processes, in rank 0, with the prefix and the rank of each before their names."""
+        packed = enumerate(self.collect(save(mine)))
+        return {f"{prefix}{rank}.{name}": array for rank, each in packed for name, array in load(each).items()}
 
     def bring(self, tensor: torch.Tensor, owner: int) -> torch.Tensor | None:
         """The owner's tensor, in rank 0, where one like it, perhaps without memory, says how large it is."""

@@ -99,7 +99,7 @@ class LanguageObjective(Objective):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        #: The state of so many rows at the beginning of a text; None for a network that carries none.
+        #: The state of a number of rows at the beginning of a text; None for a network that carries none.
         self.initial_state: Callable[[int], Any] = getattr(model, "initial_state", lambda rows: None)
         #: That after the words of the last loss.
         self.state: Any = None

@@ -86,14 +86,14 @@ class TorchTrial(Trial):
     def __init__(self, name: str, model: nn.Module, task: ExampleTask, sizes: Sizes) -> None:
         super().__init__(name, task)
         self._sizes = sizes
-        # What torch.compile wraps is tried instead: each copy would be compiled anew, for every mode and size.
+        # What torch.compile wraps is tried instead: each copy would be compiled again, for every mode and size.
         self._is_compiled, self._model = hasattr(model, "_orig_mod"), getattr(model, "_orig_mod", model)
 
     # -- a classifier
 
     def examine(self, sample: Callable[[int], Inputs], classes: int) -> Findings:
         """Try a classifier on every size of batch that it will be trained on, largest first; refuse it if one fails.
-        `sample` returns so many examples."""
+        `sample` returns a number of examples."""
         name, sizes, (full, *smaller) = self._name, self._sizes, self._sizes.training
         (evaluation, in_evaluation), (training, in_training) = (
             self._outputs(sample(full), classes, training=mode) for mode in (False, True)
@@ -227,7 +227,7 @@ def _notes(name: str, training: Outputs, evaluation: Outputs) -> tuple[str, ...]
         return (probabilities_note(name),)
     if training == "sigmoid":
         return (
-            f"model {name!r} ends in a sigmoid, and the loss takes what it returns as logits, as torch.nn."
-            "CrossEntropyLoss does: numbers between 0 and 1 keep it high; return logits",
+            f"model {name!r} ends in a sigmoid, but the loss treats its outputs as logits, as torch.nn."
+            "CrossEntropyLoss does: with numbers between 0 and 1 the loss stays high; return logits",
         )
     return ()

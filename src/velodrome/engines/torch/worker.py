@@ -24,7 +24,7 @@ import torch
 
 from velodrome.catalog.world import World
 from velodrome.engines.torch.learner import TorchLearner
-from velodrome.engines.torch.tasks import task_of_job
+from velodrome.engines.torch.network import task_of_job
 from velodrome.machine import allowed_cores
 from velodrome.training import loop
 from velodrome.training.context import Context
@@ -143,7 +143,7 @@ _CORES_AT_IMPORT = len(allowed_cores())
 
 
 def should_sleep(foreign: float, sleeping: bool) -> bool:
-    """Whether threads should sleep while they wait, beside programs that use so many of the process's cores."""
+    """Whether threads should sleep while they wait, when other programs use `foreign` of the process's cores."""
     return foreign > (FREE if sleeping else CROWDED)
 
 

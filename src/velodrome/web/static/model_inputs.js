@@ -19,7 +19,7 @@ async function showPicture(one) {
   preview.classList.toggle("photo", one.photo);
   $("caption").textContent = one.name;
   $("shown").hidden = false;
-  // A file that is no picture cannot be shown; its answer tells why.
+  // A file that is not a picture cannot be shown; its error says why.
   preview.parentElement.hidden = false;
   preview.onerror = () => { preview.parentElement.hidden = true; };
   clearMap();
@@ -64,7 +64,7 @@ async function drawMap() {
   context.putImageData(pixels, 0, 0);
   const share = model.picture.width / model.picture.height;
   canvas.style.objectFit = Math.abs(share - 1) < 0.01 && !one.photo ? "contain" : "fill";
-  $("caption").textContent = `${one.name}: orange speaks for ${found.class}, blue against it (${model.name})`;
+  $("caption").textContent = `${one.name}: orange supports ${found.class}, blue speaks against it (${model.name})`;
 }
 
 function addPhotos(files) {

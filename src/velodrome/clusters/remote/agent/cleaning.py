@@ -146,7 +146,7 @@ def _is_gone(agent: Path, session: str) -> bool:
 
 
 def _machine() -> str:
-    """What tells this machine, and the processes that are seen from here, from others."""
+    """An id of this machine and of the processes that are visible from here."""
     known = [socket.gethostname()]
     with suppress(OSError):
         known.append(Path("/etc/machine-id").read_text().strip())

@@ -47,12 +47,12 @@ from velodrome.tasks.schedule import Schedule, TextSchedule
 from velodrome.training.context import Context
 from velodrome.training.learner import Part, State
 
-#: The steps of a closure are unrolled in its graph if the network has at most so many weight tensors and the job at
-#: least so many steps: weights are then requested early, and no message is sent for a loop. It takes a second or two to
-#: build such a graph.
+#: The steps of a closure are unrolled in its graph for networks of at most `_SMALL_NETWORK` weight tensors in jobs of
+#: at least `_LONG_JOB` steps: weights are then requested early, and no message is sent for a loop. It takes a second or
+#: two to build such a graph.
 _SMALL_NETWORK = 24
 _LONG_JOB = 600
-#: A closure that takes more seconds than this is divided into so many at the end of an epoch.
+#: At the end of an epoch, a closure that takes longer than this (seconds) is split into `_SMALLER` parts.
 _LONG_CLOSURE, _SMALLER = 0.4, 4
 #: Most bytes of inputs that are sent along with a closure of several steps.
 _SENT_BYTES = 16 << 20

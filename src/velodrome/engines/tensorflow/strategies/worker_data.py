@@ -75,7 +75,7 @@ def _read(descriptor: int, dtype: Any, shape: tuple[int, ...]) -> tf.Tensor:
 
 
 def _descriptors(part: str, arrays: int) -> range:
-    """The descriptors of a part of so many arrays: the same in every process."""
+    """The descriptors of a part with this many arrays: the same in every process."""
     first = _FIRST_DESCRIPTOR + arrays * PARTS.index(part)
     return range(first, first + arrays)
 

@@ -17,7 +17,7 @@ from velodrome.engines.torch.optimizer import Gradients, Optimizer, squared_norm
 from velodrome.job.job import Job
 from velodrome.transport.base import Transport
 
-#: Parameters, and the slices of processes, begin at multiples of so many numbers: a cache line of 64 bytes.
+#: Parameters, and the slices of processes, begin at multiples of this many numbers: a cache line of 64 bytes.
 _ALIGNMENT = 16
 
 

@@ -3,11 +3,10 @@ other libraries, and with an optimizer that ZeroRedundancyOptimizer divides (`ze
 
 from __future__ import annotations
 
-import traceback
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 from velodrome.catalog.engines.torch import COMPRESS, Compression
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.optimizer import Gradients, LibraryOptimizer, Optimizer, copy_by_name, torch_optimizer
-from velodrome.engines.torch.process_group import ProcessGroup, translate_peer_errors
+from velodrome.engines.torch.process_group import ProcessGroup, translate_errors_of_collectives, translate_peer_errors
+from velodrome.tasks.base import Counts
 from velodrome.training.context import Context, Status
 
 #: Where the code of DistributedDataParallel lies.
-DDP_FILE = DistributedDataParallel.forward.__code__.co_filename
+DDP_FILE = Path(DistributedDataParallel.forward.__code__.co_filename)
 
 
 class Participant(nn.Module):
@@ -71,41 +71,17 @@ def reached_from(loss: torch.Tensor) -> set[torch.Tensor]:
     return reached
 
 
-class PeerAwareDdp(DistributedDataParallel):
-    """DistributedDataParallel that raises `PeerLost` where its forward pass needs a process that has gone.
+def mark_waiting(ddp: nn.Module, status: Status) -> None:
+    """Mark the forward pass of a DistributedDataParallel in which processes may wait for one another."""
 
-    It communicates there before the second step, when it arranges gradients anew, and where it broadcasts buffers. What
-    the model itself raises stays as it is.
-    """
+    def wait(*_: Any) -> None:
+        status.waiting = True
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        try:
-            return super().forward(*inputs, **named)
-        except RuntimeError as error:
-            with translated(error):
-                raise
+    def go(*_: Any) -> None:
+        status.waiting = False
 
-
-@contextmanager
-def translated(error: RuntimeError) -> Iterator[None]:
-    """Translate an error that is raised again, if DistributedDataParallel raised it and not the model."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    with translate_peer_errors() if frame.f_code.co_filename == DDP_FILE else nullcontext():
-        yield
-
-
-class _StockDdp(PeerAwareDdp):
-    """DistributedDataParallel that broadcasts buffers in the forward pass, its default: there it waits for others."""
-
-    def __init__(self, status: Status, model: nn.Module, **options: Any) -> None:
-        super().__init__(model, **options)
-        self._status = status
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        self._status.waiting = True
-        outputs = super().forward(*inputs, **named)
-        self._status.waiting = False
-        return outputs
+    ddp.register_forward_pre_hook(wait)
+    ddp.register_forward_hook(go)
 
 
 class DdpLearner(TorchLearner):
@@ -134,14 +110,15 @@ class DdpLearner(TorchLearner):
             # Not a default, but a user's model that leaves a parameter unused could not be trained otherwise.
             "find_unused_parameters": find_unused,
         }
+        if job.implementation != "stock":
+            options |= {"broadcast_buffers": False, "gradient_as_bucket_view": True}
         model = Participant(self._network.module, find_unused=find_unused, flags=may_skip and not find_unused)
         self._flags = model.flags
         if self._flags is not None:
             self._all = torch.ones_like(self._flags)
-        if job.implementation == "stock":
-            wrapped: PeerAwareDdp = _StockDdp(self._context.status, model, **options)
-        else:
-            wrapped = PeerAwareDdp(model, broadcast_buffers=False, gradient_as_bucket_view=True, **options)
+        wrapped = DistributedDataParallel(model, **options)
+        if job.implementation == "stock":  # by default it broadcasts buffers in the forward pass
+            mark_waiting(wrapped, self._context.status)
         if compress is not None:
             wrapped.register_comm_hook(*hook_of(compress, self._transport))
         return wrapped
@@ -149,6 +126,12 @@ class DdpLearner(TorchLearner):
     def _will_add(self, more: bool) -> None:
         # What `no_sync` does around a forward pass.
         self.forward.require_backward_grad_sync = not more
+
+    def train(self, first: int, last: int) -> Counts:
+        # The forward pass communicates before the second step, when it arranges gradients anew, and where it broadcasts
+        # buffers.
+        with translate_errors_of_collectives(DDP_FILE):
+            return super().train(first, last)
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
         status = self._context.status
@@ -201,24 +184,6 @@ def _bf16(group, bucket):  # type: ignore[no-untyped-def]  # PyTorch compares an
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
-class _Watched(nn.Module):
-    """What another library made of a model in DistributedDataParallel: processes may wait in its forward pass."""
-
-    def __init__(self, prepared: nn.Module, status: Status) -> None:
-        super().__init__()
-        self.prepared, self._status = prepared, status
-
-    def forward(self, *inputs: Any) -> Any:
-        self._status.waiting = True
-        try:
-            outputs = self.prepared(*inputs)
-        except RuntimeError as error:
-            with translated(error):
-                raise
-        self._status.waiting = False
-        return outputs
-
-
 class PreparedDdpLearner(DdpLearner):
     """DistributedDataParallel that another library puts around the model."""
 
@@ -230,7 +195,8 @@ class PreparedDdpLearner(DdpLearner):
         self.loss_factor = float(self._transport.size)  # DistributedDataParallel divides by the number of processes
         prepared = self._prepared(Participant(self._network.module, find_unused=not self._network.from_zoo))
         (self._ddp,) = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
-        return _Watched(prepared, self._context.status)
+        mark_waiting(self._ddp, self._context.status)
+        return prepared
 
     def _will_add(self, more: bool) -> None:
         # What `no_sync` does around a forward pass.

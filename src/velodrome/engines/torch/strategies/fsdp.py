@@ -155,7 +155,7 @@ class FsdpLearner(LockstepLearner, DividedLearner):
         if network.from_zoo:
             return units_of(root)
         if network.saved_as["only_batch"] is not None:
-            return []  # it is called once for each so many examples, and not as often in every process
+            return []  # it is called once per that many examples, so not equally often in every process
         covers = covers_of(self._model, network.call_copy) if self._transport.rank == 0 else None
         names = {module: name for name, module in root.named_modules()}
         unit_names = [] if covers is None else [names[unit] for unit in units_of(root, covers)]

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from safetensors.torch import load as unpack
-from safetensors.torch import save as pack
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 
 from velodrome.catalog.engines.torch import SYNC_EVERY
@@ -64,7 +62,7 @@ class LocalSgdLearner(TorchLearner):
     # -- training
 
     def _gradients(self, loss: torch.Tensor | None) -> Gradients:
-        """Those of this process alone. Without examples they are zeros, by which weights decay and momentum goes on as
+        """Those of this process alone. Without examples they are zeros, so that weight decay and momentum apply as
         in the other processes; a parameter that the model does not use has none here either."""
         if loss is None:
             return [torch.zeros_like(parameter) if used else None
@@ -108,13 +106,10 @@ class LocalSgdLearner(TorchLearner):
 
     def collect_state(self) -> None:
         self.collect_model()
-        mine = saved.from_arrays("", self._own_state())
-        states = [unpack(packed) for packed in self._transport.collect(pack(mine))]
+        states = self._transport.collect_states(_WORKER, self._own_state())
         if self._collected is not None:
             mean, self._collected = self._collected, None
-            self._state = {**saved.to_arrays("model.", mean), "updates": np.array(self._updates, np.int64)}
-            for rank, state in enumerate(states):
-                self._state |= saved.to_arrays(f"{_WORKER}{rank}.", state)
+            self._state = {**saved.to_arrays("model.", mean), "updates": np.array(self._updates, np.int64), **states}
 
     def load(self, state: State) -> None:
         prefix = f"{_WORKER}{self._transport.rank}."

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-from safetensors.torch import load as unpack
-from safetensors.torch import save as pack
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
@@ -121,7 +119,7 @@ class PipelineLearner(TorchLearner):
         return cuts_of(costs, self._transport.size)
 
     def _like_inputs(self, count: int) -> torch.Tensor:
-        """What the first stage might take for so many examples."""
+        """What the first stage might take for this many examples."""
         data, network = self._context.data, self._network
         dtype, last = dtype_of(self._context.job), network.channels_last
         columns = Columns(data, dtype, self._device, channels_last=last, pixels=network.pixels)
@@ -254,11 +252,8 @@ class PipelineLearner(TorchLearner):
 
     def collect_state(self) -> None:
         model = self._whole_model()
-        mine = from_arrays("", to_arrays("", self._optimizer.state()))
-        states = [unpack(each) for each in self._transport.collect(pack(mine))]
-        self._state = {**to_arrays("model.", model), "stages": self._stages}
-        for stage, held in enumerate(states):
-            self._state |= to_arrays(f"{_STAGE}{stage}.", held)
+        states = self._transport.collect_states(_STAGE, to_arrays("", self._optimizer.state()))
+        self._state = {**to_arrays("model.", model), "stages": self._stages, **states}
 
     def load(self, state: State) -> None:
         weights = from_arrays("model.", state)

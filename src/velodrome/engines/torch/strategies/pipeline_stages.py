@@ -70,7 +70,7 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     layer: they stay as they are.
     """
     if not isinstance(model, nn.Sequential):
-        raise _refused(f"model {name!r} is no nn.Sequential, whose layers follow one another", "build it as one")
+        raise _refused(f"model {name!r} is not an nn.Sequential", "build it as one")
     if not is_plain_chain(model) or model._forward_hooks or model._forward_pre_hooks:
         raise _refused(f"model {name!r} has a forward or hooks of its own, which no stage would call",
                        "make them layers of its nn.Sequential")
@@ -79,8 +79,8 @@ def chain_of(name: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
     for key, layer in layers:
         for tensor in {id(each) for each in (*layer.parameters(), *layer.buffers())}:
             if (other := owners.setdefault(tensor, key)) != key:
-                raise _refused(f"layers {other!r} and {key!r} of model {name!r} share weights, and their stages would "
-                               "each have their own")
+                raise _refused(f"layers {other!r} and {key!r} of model {name!r} share weights, but each of their "
+                               "stages would have its own copy")
     for key, tensor in (*model._parameters.items(), *model._buffers.items()):
         if id(tensor) in owners:
             raise _refused(f"{key!r} of model {name!r} is a tensor of layer {owners[id(tensor)]!r} as well, which only "
@@ -107,7 +107,7 @@ def groups_of(name: str, layers: Sequence[tuple[str, nn.Module]], stages: int) -
             before.append(number)
     if len(groups) < stages:
         raise BadRequest(
-            f"--workers {stages}: every stage of a pipeline needs a layer with weights, and model {name!r} has "
+            f"--workers {stages}: every stage of a pipeline needs a layer with weights, but model {name!r} has "
             f"{len(groups)}; use fewer workers"
         )
     return groups
@@ -142,7 +142,7 @@ def seconds_of(groups: Sequence[Sequence[nn.Module]], inputs: torch.Tensor, repe
 
 
 def cuts_of(seconds: Sequence[float], stages: int) -> list[int]:
-    """Where to cut a row of groups into so many stages that the slowest is as fast as possible: the first group of
+    """Where to cut a row of groups into stages so that the slowest is as fast as possible: the first group of
     each stage, and the number of groups."""
     total = [0.0, *accumulate(seconds)]
     count = len(seconds)
@@ -171,7 +171,7 @@ def given_starts(name: str, model: nn.Module) -> list[str] | None:
     given = getattr(model, "stage_starts", None)
     if given is not None and not isinstance(given, list | tuple):
         raise UsersCodeFailed(
-            f"stage_starts of model {name!r}: {given!r} is no list of layers; write them as ['3'], for example"
+            f"stage_starts of model {name!r}: {given!r} is not a list of layers; write them as ['3'], for example"
         )
     return None if given is None else [str(each) for each in given]
 
@@ -290,9 +290,9 @@ def refuse_what_cannot_pass(job: Job, data: Any, network: Network) -> None:
 
 
 def refuse_small_parts(job: Job, minimum: int, examples: int) -> None:
-    """Refuse micro-batches of so many examples if the model cannot be trained on them."""
+    """Refuse micro-batches of this many examples if the model cannot be trained on them."""
     if examples < minimum:
         raise BadRequest(
             f"--micro-batches {MICRO_BATCHES.of(job)}: model {job.model!r} trains on {minimum} examples or "
-            f"more at a time, and a micro-batch has {examples}; use fewer micro-batches or a larger batch"
+            f"more at a time, but a micro-batch has {examples}; use fewer micro-batches or a larger batch"
         )

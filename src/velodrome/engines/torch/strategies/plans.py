@@ -52,7 +52,7 @@ def plan_for(network: Network, size: int) -> dict[str, str]:
 
 
 def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[str, str]:
-    """How the layers of a model are divided over so many processes: its own `tensor_plan`, or what can be derived from
+    """How the layers of a model are divided over `size` processes: its own `tensor_plan`, or what can be derived from
     chains of dense layers in `nn.Sequential`, and from the zoo's transformer and LSTM.
 
     With `covers`, only from chains inside of whose calls alone their layers are used: what lies between two layers of
@@ -62,8 +62,8 @@ def plan_of(model: nn.Module, size: int, covers: Covers | None = None) -> dict[s
     if given is not None:
         given = given() if callable(given) else given
         if not isinstance(given, Mapping):
-            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is no dictionary of layers and styles; write "
-                                  "it as {'first': 'column', 'second': 'row'}, for example")
+            raise UsersCodeFailed(f"tensor_plan of the model: {given!r} is not a dictionary of layers and styles; "
+                                  "write it as {'first': 'column', 'second': 'row'}, for example")
         return dict(given)
     plan: dict[str, str] = {}
     several = _used_several_times(model)

@@ -12,10 +12,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.overrides import TorchFunctionMode
 
 from velodrome.catalog.engines.torch import Mesh
-from velodrome.engines.torch.calling import tensors_in, untouched
+from velodrome.engines.torch.calling import WatchedCalls, tensors_in, untouched
 from velodrome.engines.torch.fused_optimizer import FusedOptimizer, make_optimizer
 from velodrome.engines.torch.learner import TorchLearner
 from velodrome.engines.torch.model_file import from_arrays, to_arrays
@@ -26,8 +25,8 @@ from velodrome.training.learner import Part, State
 
 #: For every parameter, the modules inside of whose calls alone it is used.
 Covers = Mapping[nn.Parameter, set[nn.Module]]
-#: A module with so many numbers of its own is gathered and freed by itself; smaller ones together with what is around
-#: them, because each of these costs two messages per step.
+#: A module with at least this many numbers of its own is gathered and freed by itself; smaller ones together with what
+#: is around them, because each of these costs two messages per step.
 UNIT_NUMBERS = 1 << 20
 #: Modules that are never called, and so cannot be gathered when they are.
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -69,7 +68,7 @@ def _is_torch_layer(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.") and not isinstance(module, (nn.Sequential, *_CONTAINERS))
 
 
-class _Uses(TorchFunctionMode):
+class _Uses(WatchedCalls):
     """Around a forward pass: for every parameter, the modules in whose calls it was used each time."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,14 +80,10 @@ class _Uses(TorchFunctionMode):
             module.register_forward_pre_hook(lambda module, _: self._active.append(module))
             module.register_forward_hook(lambda *_: self._active.pop() and None, always_call=True)
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        for each in tensors_in([*args, *(kwargs or {}).values()]):
+    def _see(self, function: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any) -> None:
+        for each in tensors_in([*args, *named.values()]):
             if isinstance(each, nn.Parameter) and each in self._known:
                 self.covers[each] = self.covers.get(each, {*self._active}) & {*self._active}
-        return function(*args, **(kwargs or {}))
 
 
 def covers_of(model: nn.Module, call: Callable[[nn.Module], object]) -> Covers | None:
