@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: setup demo test durations samples test-all coverage lint servers engines slurm wheelhouse docs clean
+.PHONY: setup demo test durations samples test-all coverage lint servers engines slurm k8s wheelhouse docs clean
 
 setup: $(READY)
 
@@ -21,7 +21,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[tensorflow,torch,mpi,hdfs,s3,tables,ui,serve,ray,dev]'
+	$(INSTALL) '.[tensorflow,torch,mpi,hdfs,s3,tables,ui,serve,ray,k8s,dev]'
 	@touch $@ $(DEMO_READY)
 
 # The demo starts sooner: it needs the engines only.
@@ -72,11 +72,15 @@ engines: $(READY)
 slurm: $(READY)
 	@$(BIN)/python tests/servers/slurm.py || echo "Slurm could not be installed: its tests will be skipped"
 
+# Kubernetes is compiled from Debian's source package, for 10 to 40 minutes, once.
+k8s: $(READY)
+	@$(BIN)/python tests/servers/kubernetes_cluster.py || echo "Kubernetes could not be built: its tests will be skipped"
+
 # What hosts over SSH that reach no package index are given.
 wheelhouse: $(READY)
 	@$(BIN)/python tests/servers/wheelhouse.py || echo "wheels could not be downloaded: tests of preparing hosts will be skipped"
 
-test-all: lint servers engines slurm wheelhouse
+test-all: lint servers engines slurm k8s wheelhouse
 	$(PYTEST) --cov --cov-fail-under=90
 
 # Writes what is generated, then builds all pages as a site in build/site and checks its links.

@@ -34,7 +34,7 @@ NAVIGATION = {
     ],
     "My cluster": [
         "how-to/clusters", "how-to/several-machines", "how-to/emulated", "how-to/ssh", "how-to/slurm", "how-to/ray",
-        "how-to/engines",
+        "how-to/kubernetes", "how-to/engines",
     ],
     "Faster and larger": ["how-to/faster", "how-to/large-models"],
     "Reports and studies": ["how-to/report", "how-to/web-ui", "how-to/studies", "how-to/teaching"],

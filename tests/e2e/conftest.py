@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from k8s_scene import kube, kube_cluster  # noqa: F401 (fixtures)
 from scene import HERE, Scene
 from slurm_scene import on, slurm, started  # noqa: F401 (fixtures)
 from ssh_scene import hosts  # noqa: F401 (fixture)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import k8s_scene
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -114,6 +115,12 @@ def on_ray(folder: Path) -> Iterator[Place]:
         yield Place("farm", folder, hosts.controller.enter, variables, left)
 
 
+@contextmanager
+def on_k8s(folder: Path) -> Iterator[Place]:
+    with k8s_scene.running(folder / "clusters.yaml") as kube:
+        yield Place(k8s_scene.NAME, folder, _plain, kube.variables, kube.left)
+
+
 def _without_root() -> str:
     able = sys.platform == "linux" and os.geteuid() == 0 and not missing_tools()
     return "" if able else "emulated hosts need Linux, root, iproute2 and util-linux"
@@ -122,6 +129,7 @@ def _without_root() -> str:
 PLACES = {
     "emulated": (emulated, _without_root()), "ssh": (over_ssh, sshd.unavailable()),
     "slurm": (on_slurm, ", ".join(slurm.missing())), "ray": (on_ray, ray_hosts.unavailable()),
+    "k8s": (on_k8s, k8s_scene.server.unavailable()),
 }
 
 
@@ -181,7 +189,7 @@ def test_a_strategy_on_several_hosts(place: Place, here: Callable[..., Path], en
         assert node["memory_bytes"]["max"] > 0
         assert node["cpu_percent"]["mean"] is not None
     assert all(host["cpu"]["seconds"] > 0 for host in result["hosts"])
-    assert result["launcher"] == place.on.partition(":")[0] or place.on in ("lab", "farm")
+    assert result["launcher"] == place.on.partition(":")[0] or place.on in ("lab", "farm", "kube")
     if strategy not in NOT_SYNCHRONOUS:
         assert distance(here(name, *words), path) < 1e-5
     else:

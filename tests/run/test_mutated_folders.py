@@ -45,7 +45,7 @@ from velodrome.run.store import RunFolder, read_race
 pytestmark = pytest.mark.timeout(3600)
 
 #: How many of all cases the quick tests try.
-AMOUNTS = [pytest.param(8, id="sample"), pytest.param(None, id="all", marks=pytest.mark.slow)]
+AMOUNTS = [pytest.param(5, id="sample"), pytest.param(None, id="all", marks=pytest.mark.slow)]
 
 
 @pytest.fixture

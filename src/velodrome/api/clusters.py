@@ -123,9 +123,27 @@ def prepare(
     return {"name": name, "hosts": made, "pins": hosts.pins(chosen), "to_install": to_install}
 
 
-def clean() -> dict[str, Any]:
-    """Remove what commands that were killed left behind, such as control groups and folders of emulated clusters."""
-    return {"removed": clean_up()}
+def clean(name: str | None = None) -> dict[str, Any]:
+    """Remove what commands that were killed left behind, such as control groups and folders of emulated clusters.
+
+    Args:
+        name: a cluster on which runs may have left something too, such as one of ``k8s``.
+    """
+    removed = clean_up()
+    if name is not None:
+        with open_launcher(name) as launcher:
+            removed += launcher.remove_leftovers()
+    return {"removed": removed}
+
+
+def permissions(name: str) -> str:
+    """What an administrator gives a person who uses a cluster: the Role of Kubernetes, as YAML.
+
+    Args:
+        name: a cluster of clusters.yaml, or what ``--on`` takes.
+    """
+    with open_launcher(name) as launcher:
+        return launcher.permissions()
 
 
 #: How long it looks at what other programs use.

@@ -52,8 +52,8 @@ def train(
         name: name of the run's folder; by default made from the job and the time.
         runs: folder that holds the runs.
         on: where processes run: ``local``, ``debug`` to train a job of one process inside this program,
-            ``emulated``, ``ssh``, ``ray`` or ``slurm`` with options behind a colon, as ``ssh:HOST,HOST``, or a cluster
-            of ``clusters.yaml``; by default where the job says, else ``local``.
+            ``emulated``, ``ssh``, ``ray``, ``slurm`` or ``k8s`` with options behind a colon, as ``ssh:HOST,HOST``, or
+            a cluster of ``clusters.yaml``; by default where the job says, else ``local``.
         mirror: folder or URL with the publisher's files of a data set.
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.

@@ -158,24 +158,43 @@ def prepare(
         say(f"not prepared, because they need an environment of their own: run {commands} on each host")
 
 
+@clusters_app.command("rbac")
+def rbac(name: Name) -> None:
+    """Print the Role and the RoleBinding of Kubernetes that a cluster's namespace must have for a person to use it.
+
+    Example: `velodrome clusters rbac k8s`
+    """
+    from velodrome.api import clusters
+
+    say(clusters.permissions(name).rstrip())
+
+
 @clusters_app.command("clean")
-def clean(json: Json = False) -> None:
+def clean(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A cluster of Kubernetes, on which finished runs are looked for too.",
+                       autocompletion=completion.launchers),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Remove control groups and temporary folders of emulated clusters whose command was killed.
 
     The next emulated job does this as well. Namespaces, interfaces and mounts vanish with the command that made them.
+    In Kubernetes, what has ended is removed by itself after a while; with a cluster's name it is removed now.
 
     Example: `velodrome clusters clean`
     """
     from velodrome.api import clusters
 
-    done = clusters.clean()
+    done = clusters.clean(name)
     if json:
         say_json(done)
         return
     for name in done["removed"]:
         say(f"removed {name}")
     if not done["removed"]:
-        say("nothing is left of emulated clusters")
+        say("nothing is left of emulated clusters" + (f", nor in {name}" if name else ""))
 
 
 engines_app = typer.Typer(help="List engines and strategies, and whether each can run here; install those that cannot.")

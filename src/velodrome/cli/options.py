@@ -43,8 +43,8 @@ On = Annotated[
         rich_help_panel="Distribution",
         help="Where processes run: local (this machine), debug (one process inside this command, for breakpoints), "
         "emulated:nodes=4,bandwidth=1gbit (several hosts on this machine), ssh:HOST,HOST, ray:ADDRESS, "
-        "slurm:partition=NAME, or a cluster of clusters.yaml (`velodrome clusters list`); by default where the job "
-        "says, else local.",
+        "slurm:partition=NAME, k8s:image=NAME, or a cluster of clusters.yaml (`velodrome clusters list`); by default "
+        "where the job says, else local.",
     ),
 ]
 Place = Annotated[

@@ -23,7 +23,7 @@ DEFAULT = "local"
 #: In the order in which lists show them.
 OURS = {
     "local": "velodrome.clusters.local:LAUNCHER", "debug": "velodrome.clusters.local:DEBUG",
-    **{name: f"velodrome.clusters.{name}:LAUNCHER" for name in ("emulated", "ssh", "ray", "slurm")},
+    **{name: f"velodrome.clusters.{name}:LAUNCHER" for name in ("emulated", "ssh", "ray", "slurm", "k8s")},
 }
 LAUNCHERS = Plugins("velodrome.launchers", "launcher", LauncherType, OURS)
 

@@ -286,6 +286,14 @@ class Launcher(ABC):
         """Make an environment with these engines on each host; what was done there. None if none is needed."""
         return None
 
+    def remove_leftovers(self) -> list[str]:
+        """Remove what runs have left on a cluster of others; the names of what was removed."""
+        return []
+
+    def permissions(self) -> str:
+        """What an administrator of the cluster gives a person who uses it, as text for the cluster's own tool."""
+        raise BadRequest(f"--on {self.name} needs no permissions of its own")
+
     @classmethod
     def living(cls, folder: Path) -> str | None:
         """What still runs of the run in a folder although its controller may be gone, such as `Slurm job 7`."""

@@ -42,6 +42,7 @@ def test_workers_together_end_with_the_weights_of_one(
     assert together.result["test_answers"] == alone.result["test_answers"]
 
 
+@pytest.mark.quick("multi-worker-mirrored")
 @pytest.mark.parametrize("strategy", [
     "central-storage", "multi-worker-mirrored", *(pytest.param(name, marks=pytest.mark.slow) for name in
                                                   ("mirrored", "allreduce")),

@@ -117,6 +117,7 @@ def test_a_taken_port_is_said_as_such(data, tmp_path, strategy):
     assert process.of_kind("error")[-1]["cause"] == "port"
 
 
+@pytest.mark.quick("0-ddp", "1-allreduce")
 @pytest.mark.parametrize("strategy", ["ddp", "allreduce"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_survivor_of_a_killed_worker_ends_and_is_not_the_cause(data, tmp_path, strategy, victim):

@@ -166,6 +166,7 @@ class AllocatedLauncher(RemoteLauncher):
 
     #: The name of what gives the hosts, for messages.
     scheduler: str
+    group_class: type[AllocatedGroup] = AllocatedGroup
     _job: HostJob | None = None
 
     @abstractmethod
@@ -244,10 +245,12 @@ class AllocatedLauncher(RemoteLauncher):
 
     def group(self, plan: Plan, folder: Path, token: str, hosts: Mapping[str, HostRun]) -> AllocatedGroup:
         """The group, and in the run's folder what `attach` needs to know about it."""
-        prepared = {host: {"code": run.code, "python": run.python} for host, run in hosts.items()}
+        prepared = {
+            host: {"folder": run.folder, "code": run.code, "python": run.python} for host, run in hosts.items()
+        }
         self.job.store(folder, token=token, started=time.time(), hosts=prepared, facts=dict(plan.facts))
         shared = self.options.shared_dir is not None
-        return AllocatedGroup(token, folder, hosts, shared=shared, links=self.links_of(plan), job=self.job)
+        return self.group_class(token, folder, hosts, shared=shared, links=self.links_of(plan), job=self.job)
 
     def _release(self) -> None:
         with deferred():

@@ -33,7 +33,7 @@ _BRIEF_SECONDS = 3.0
 #: files, and never the controller's, which are read as what it wrote itself.
 _COLLECTED = ("checkpoints", "logs", "model", "tensorboard")
 _OWN = re.compile(
-    r"\..*|.*\.(half|lock|ya?ml)|(events|calibration).*\.jsonl|(plan|result|slurm)\.json|report\..*", re.IGNORECASE
+    r"\..*|.*\.(half|lock|ya?ml)|(events|calibration).*\.jsonl|(plan|result|slurm|k8s)\.json|report\..*", re.IGNORECASE
 )
 #: A name or a part of it: nothing that a file system or a shell reads as something else.
 _PART = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]+")

@@ -258,6 +258,8 @@ def main(words: list[str]) -> None:
     """Serve a stream: `SESSION LEASE ROOT`, on standard input and output, or in files with `INBOX OUTBOX [HEARTBEAT]`
     behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The first process of a container ignores signals that it does not handle.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     files = [Path(word) for word in words[3:]]
     stream = Files(files[0], files[1], files[2] if len(files) > 2 else None) if files else Pipes()
     Agent(stream, words[0], float(words[1]), words[2]).serve()

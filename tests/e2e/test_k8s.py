@@ -1,0 +1,116 @@
+"""Jobs on a real Kubernetes with two nodes: the weights of one machine, interruptions, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from k8s_scene import MARKS, NAME, Kube
+from safetensors.numpy import load_file
+from scene import Scene, training
+
+from velodrome.clusters.k8s.reasons import holds_a_process
+
+pytestmark = MARKS
+TORCH = ("torch", "ddp")
+
+
+def train(velodrome: Any, runs: Path, name: str, *words: object) -> dict[str, Any]:
+    done = velodrome("train", "--runs", runs, "--name", name, "--json", *words)
+    assert done.code == 0, done.text
+    found: dict[str, Any] = done.json()
+    return found
+
+
+def test_two_pods_train_the_weights_of_one_machine(velodrome: Any, runs: Path, no_strays: None, kube: Kube) -> None:
+    job = ["--engine", "torch", "--strategy", "ddp", "--workers", 2, "--epochs", 2, "--optimizer", "sgd"]
+    here = train(velodrome, runs, "here", *job)
+    there = train(velodrome, runs, "there", *job, "--on", NAME)
+    assert there["launcher"] == "k8s"
+    assert set(there["cluster"]["nodes"].values()) == {"n1", "n2"}
+    name = there["cluster"]["pods"]
+    assert [host["address"] for host in there["cluster"]["hosts"].values()] == [f"worker-0.{name}", f"worker-1.{name}"]
+    assert there["test"]["correct"] == here["test"]["correct"]
+    one, other = (load_file(runs / run / "model" / "model.safetensors") for run in ("here", "there"))
+    for key, value in one.items():
+        np.testing.assert_allclose(other[key], value, rtol=1e-5, atol=1e-6)
+
+
+def test_ctrl_c_leaves_nothing(scene: Scene, kube: Kube) -> None:
+    controller = scene.start(*scene.words(*TORCH, "--batch-size", 8, "--epochs", 5000, "--on", NAME))
+    scene.until(training)
+    assert sorted(kube.pods()) == ["worker-0", "worker-1"]
+    controller.send_signal(signal.SIGINT)
+    output, _ = controller.communicate(timeout=90)
+    assert controller.returncode == 130, output
+    # The kubelet takes some seconds to forget pods that have ended.
+    assert [left for left in kube.left() if not left.startswith("Pod ")] == []
+    assert not [pod for pod in kube.pods().values() if holds_a_process(pod)]
+
+
+def test_a_killed_command_is_replaced_by_attach_and_nothing_is_lost(velodrome: Any, scene: Scene, kube: Kube) -> None:
+    controller = scene.start(*scene.words(*TORCH, "--batch-size", 8, "--epochs", 20, "--no-checkpoints", "--on", NAME))
+    scene.until(training)
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.wait()
+    refused = velodrome("resume", scene.name, "--runs", scene.runs, "--on", NAME)
+    assert refused.code == 2
+    assert "is still running as pods 'velodrome-" in refused.err
+    time.sleep(3)
+    done = velodrome("attach", scene.name, "--runs", scene.runs, "--json")
+    assert done.code == 0, done.text
+    result = done.json()
+    assert result["status"] == "finished"
+    assert [row["epoch"] for row in result["history"]] == list(range(1, 21))
+    reported = [json.dumps({**event, "received": 0}) for event in scene.events()]
+    assert len(reported) == len(set(reported))
+    again = velodrome("attach", scene.name, "--runs", scene.runs)
+    assert again.code == 2
+    assert "are not running any more" in again.err
+
+
+def test_pods_whose_command_was_killed_end_themselves_and_kubernetes_removes_them(scene: Scene, kube: Kube) -> None:
+    kube.define(lifeline=10, keep=1)
+    controller = scene.start(*scene.words(*TORCH, "--batch-size", 8, "--epochs", 5000, "--on", NAME))
+    scene.until(training)
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.wait()
+    deadline = time.monotonic() + 90
+    while left := kube.left():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+
+
+def test_doctor_examines_the_cluster_and_its_pods(velodrome: Any, kube: Kube) -> None:
+    words = ("--engine", "torch", "--strategy", "ddp", "--workers", 2)
+    done = velodrome("doctor", *words, "--on", NAME, "--json")
+    assert done.code == 0, done.text
+    found = done.json()
+    assert [finding["message"] for finding in found["findings"] if finding["level"] != "ok"] == []
+    assert any("the API server is Kubernetes" in finding["message"] for finding in found["findings"])
+
+
+def test_clean_removes_finished_runs_and_nothing_else(velodrome: Any, scene: Scene, kube: Kube) -> None:
+    kube.define(lifeline=25, keep=600)
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "not-ours"}, "data": {}}
+    kube.api.create(other)
+    controller = scene.start(*scene.words(*TORCH, "--batch-size", 8, "--epochs", 5000, "--on", NAME))
+    scene.until(training)
+    os.kill(controller.pid, signal.SIGKILL)
+    controller.wait()
+    running = velodrome("clusters", "clean", NAME, "--json").json()["removed"]
+    assert running == [], "its pods may still be taken over"
+    deadline = time.monotonic() + 60
+    while any(pod["status"]["phase"] == "Running" for pod in kube.pods().values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    (removed,) = velodrome("clusters", "clean", NAME, "--json").json()["removed"]
+    assert removed.startswith("velodrome-")
+    assert "in namespace default" in removed
+    assert "not-ours" in [item["metadata"]["name"] for item in kube.api.list("ConfigMap")]
+    kube.api.delete("ConfigMap", "not-ours")
