@@ -65,13 +65,13 @@ def _named(hosts: str) -> list[str]:
 
 def place(
     roles: Sequence[tuple[str, int]], hosts: Sequence[str], placement: Placement,
-    capacity: Mapping[str, int] | None = None, *, beside: bool = False,
+    capacity: Mapping[str, int] | None = None, *, as_beside: bool = False,
 ) -> list[str]:
     """A host for each process, in the same order; `capacity` is how many a host takes when they are packed.
 
     `turns` lets each role begin at the first host; it is the placement of a plan for hosts that nobody knows.
     """
-    if placement.servers is None and beside:
+    if placement.servers is None and as_beside:
         placement = replace(placement, servers="beside")
     pins = _pinned(roles, hosts, placement.pins)
     free = [process for process in roles if process not in pins]
@@ -284,7 +284,7 @@ def make_plan(
     port, addresses = port or consecutive_ports(), addresses or {}
     strategy, engine = strategy_of(job), engine_of(job)
     roles = roles_of(job)
-    chosen = place(roles, hosts, placement, capacity, beside=strategy.servers_beside_workers)
+    chosen = place(roles, hosts, placement, capacity, as_beside=strategy.servers_beside_workers)
     placed: list[Member] = []
     for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]

@@ -281,7 +281,7 @@ def resolve_script(job: Job, default_engine: str) -> Job:
                 "has such an argument"
             )
     if job.servers and not any(f"{{{name}}}" in job.script_args for name in PROCESS_NAMES):
-        job = job.model_copy(update={"script_args": f"{job.script_args} {_usual_arguments(job.script)}".strip()})
+        job = job.model_copy(update={"script_args": f"{job.script_args} {_usual_arguments(str(job.script))}".strip()})
     _check_process_names(job)
     words_of(job)
     for pattern in job.read:

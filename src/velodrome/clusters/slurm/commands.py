@@ -216,7 +216,7 @@ def steps_of(job: Job, nodes: int, placement: Placement) -> list[Step]:
         raise BadRequest("--place: the nodes of a Slurm job are not known before it starts; leave --place out")
     numbers = [str(number) for number in range(nodes)]
     roles: list[list[str]] = [[] for _ in numbers]
-    places = place(roles_of(job), numbers, placement, {}, beside=strategy_of(job).servers_beside_workers)
+    places = place(roles_of(job), numbers, placement, {}, as_beside=strategy_of(job).servers_beside_workers)
     for (role, _), node in zip(roles_of(job), places, strict=True):
         if role not in roles[int(node)]:
             roles[int(node)].append(role)
