@@ -223,7 +223,8 @@ def summary(result: Result) -> Table:
     if result.not_reported:
         table.add_row("not reported", "\n".join(result.not_reported))
     if result.staleness is not None:
-        table.add_row("staleness", f"mean {result.staleness.mean:.2f}, at most {result.staleness.max}")
+        lead = "" if result.staleness.lead is None else f"; a worker at most {result.staleness.lead} steps ahead"
+        table.add_row("staleness", f"mean {result.staleness.mean:.2f}, at most {result.staleness.max:g} updates{lead}")
     for node in result.nodes:
         cpu, memory, network = node.cpu_percent, node.memory_bytes.max, node.network_bytes
         if cpu.mean is not None and cpu.max is not None and memory is not None:

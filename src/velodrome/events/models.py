@@ -176,6 +176,10 @@ class StalenessEvent(EventBase):
     mean: Amount = Field(description="over the updates since the previous staleness event")
     max: Amount = Field(description="largest staleness among them")
     updates: Annotated[Count | None, NOT_NULL] = Field(None, description="number of updates")
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their staleness, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class SharesEvent(EventBase):
@@ -184,6 +188,9 @@ class SharesEvent(EventBase):
     kind: Literal["shares"]
     train_seconds: Amount = Field(description="training time")
     collective_seconds: Amount = Field(description="time of these in calls that exchange gradients")
+    waited_seconds: Annotated[Amount | None, NOT_NULL] = Field(
+        None, description="time of the latter in which it waited for other workers, where that is measured"
+    )
 
 
 class CheckpointEvent(EventBase):

@@ -170,8 +170,12 @@ class Machine(Record):
 class Staleness(Record):
     """Age of the weights, in updates, from which gradients were computed."""
 
-    mean: Measured
-    max: Measured
+    mean: Measured = Field(description="over the updates")
+    max: Measured = Field(description="the largest")
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their age, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class Shares(Record):
