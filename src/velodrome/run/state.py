@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velodrome.catalog.world import Member
 from velodrome.clusters.plan import Plan, Process
@@ -254,11 +254,13 @@ class RunState:
         self.updates.add(event)
         self._staleness_sum += event.mean
         self._staleness_count += 1
-        before = self.staleness or Staleness(mean=0.0, max=0.0, lead=None)
-        leads = [lead for lead in (before.lead, event.lead) if lead is not None]
+        before = self.staleness
+        leads = [each.lead for each in (before, event) if each is not None and each.lead is not None]
+        ages = Counter(before.ages if before else {}) + Counter(event.ages)
+        known: dict[str, Any] = {"ages": dict(ages), "lead": max(leads)} if leads else {}
         self.staleness = Staleness(
-            mean=self._staleness_sum / self._staleness_count, max=max(event.max, before.max),
-            ages=dict(Counter(before.ages) + Counter(event.ages)), lead=max(leads, default=None),
+            mean=self._staleness_sum / self._staleness_count, max=max(event.max, before.max if before else 0.0),
+            **known,
         )
 
     @property

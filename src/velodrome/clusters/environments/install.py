@@ -213,7 +213,9 @@ def _pip(python: Path, words: Sequence[str], steps: Steps, variables: Mapping[st
 
 
 def _build(python: Path, build: SourceBuild, scratch: Path, steps: Steps) -> None:
-    variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", **build.variables}
+    # Compilers that came as packages, such as MPICH's, are beside the interpreter.
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", "PATH": path, **build.variables}
     if build.compiler_options:
         variables["CXX"] = str(_compiler(scratch, build.compiler_options))
     _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], steps, variables)
