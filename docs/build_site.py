@@ -36,7 +36,7 @@ NAVIGATION = {
         "how-to/clusters", "how-to/several-machines", "how-to/emulated", "how-to/ssh", "how-to/slurm", "how-to/ray",
         "how-to/kubernetes", "how-to/engines",
     ],
-    "Faster and larger": ["how-to/faster", "how-to/large-models"],
+    "Faster and larger": ["how-to/faster", "how-to/large-models", "how-to/consistency"],
     "Reports and studies": ["how-to/report", "how-to/web-ui", "how-to/studies", "how-to/teaching"],
     "After the training": ["how-to/serve", "how-to/keep", "how-to/resume", "how-to/safety"],
     "Reference": [

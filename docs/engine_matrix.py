@@ -69,7 +69,7 @@ class Row:
 
 def rows() -> list[Row]:
     return [
-        Row(engine, replace(strategy, consistency=chosen))
+        Row(engine, replace(strategy, consistency=chosen.example))
         for engine in all_forms() for strategy in engine.strategies
         for chosen in strategy.consistencies or (strategy.consistency,)
     ]

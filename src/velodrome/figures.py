@@ -34,7 +34,7 @@ _PERCENT_WORDS = ("percent", "pct")
 _MOST_OF_FRACTION = 1.001
 #: Figures other than accuracy of which less is better: one of these words in the name.
 _LESS = frozenset(
-    {"loss", "error", "err", "rmse", "mse", "mae", "nll", "perplexity", "ppl", "wer", "cer", "bpc", "fid"}
+    {"loss", "error", "err", "rmse", "mse", "mae", "nll", "perplexity", "ppl", "wer", "cer", "bpc", "fid", "distance"}
 )
 
 _listener: Listener | None = None

@@ -158,7 +158,7 @@ def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest
     began = time.monotonic()
     with pytest.raises(VelodromeError, match=r"a step took more than 0\.01 minutes: sh -c"):
         steps.run(["sh", "-c", script])
-    while install.cleaner.marked(steps.token):  # a killed process takes a moment to be gone
+    while install.cleaning.of_run(steps.token):  # a killed process takes a moment to be gone
         assert time.monotonic() - began < 30
         time.sleep(0.05)
 
@@ -179,7 +179,7 @@ def test_steps_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
         f"with install.guarded(Path({str(tmp_path)!r}), print) as steps:\n"
         "    steps.run(['sh', '-c', 'setsid sleep 300 & sleep 300'])"
     )
-    marked = install.cleaner.marked
+    marked = install.cleaning.of_run
     process = subprocess.Popen([sys.executable, "-c", code])
     try:
         eventually(lambda: len(marked(install._token(tmp_path))) == 3)

@@ -15,9 +15,9 @@ import pytest
 
 from velodrome.catalog.segments import pattern_of_run
 from velodrome.clusters.interrupts import deferred
-from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.launcher import is_stopped, most_relevant_thread, shows_users_code, stack_of
 from velodrome.clusters.local.processes import PADDING, TITLE_OPTIONS
+from velodrome.clusters.remote.agent import cleaning
 from velodrome.variables import NO_TOKEN
 
 pytestmark = pytest.mark.integration
@@ -30,12 +30,12 @@ FLEEING = "import subprocess, time; subprocess.Popen(['sleep', '60'], start_new_
 def token() -> Iterator[str]:
     token = f"test-{os.getpid()}-{time.monotonic_ns()}"
     yield token
-    cleaner.end_marked(token)
+    cleaning.end_all(cleaning.of_run, token)
 
 
 def start(token: str) -> subprocess.Popen[bytes]:
     started = subprocess.Popen([sys.executable, "-c", FLEEING], env={**os.environ, "VELODROME_TOKEN": token})
-    wait_until(lambda: len(cleaner.marked(token)) == 2)
+    wait_until(lambda: len(cleaning.of_run(token)) == 2)
     return started
 
 
@@ -49,10 +49,10 @@ def wait_until(holds: object, seconds: float = 60.0) -> None:
 def test_all_marked_processes_end_and_no_other(token: str) -> None:
     other = start(token + "-other")
     mine = start(token)
-    assert cleaner.end_marked(token) == []
+    assert cleaning.end_all(cleaning.of_run, token) == []
     assert mine.wait(5) == -signal.SIGKILL
-    assert len(cleaner.marked(token + "-other")) == 2
-    cleaner.end_marked(token + "-other")
+    assert len(cleaning.of_run(token + "-other")) == 2
+    cleaning.end_all(cleaning.of_run, token + "-other")
     other.wait(5)
 
 
@@ -82,10 +82,10 @@ def test_what_was_forked_from_a_template_is_found_and_ends_but_not_the_template(
     started = subprocess.Popen(words, env=environment)
     try:
         def titles() -> list[bytes]:
-            return [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaner.marked(token)]
+            return [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0") for pid in cleaning.of_run(token)]
 
         wait_until(lambda: titles() == [b"python -m velodrome.training --role worker --rank 1"] * 2)
-        assert cleaner.end_marked(token) == []
+        assert cleaning.end_all(cleaning.of_run, token) == []
         assert started.poll() is None
     finally:
         started.kill()
@@ -97,15 +97,15 @@ def test_forked_processes_are_found_without_setproctitle_too(token: str) -> None
     environment = {**os.environ, "VELODROME_TOKEN": NO_TOKEN}
     started = subprocess.Popen([sys.executable, "-c", without, token], env=environment)
     try:
-        wait_until(lambda: len(cleaner.marked(token)) == 2)
-        assert cleaner.end_marked(token) == []
+        wait_until(lambda: len(cleaning.of_run(token)) == 2)
+        assert cleaning.end_all(cleaning.of_run, token) == []
     finally:
         started.kill()
         started.wait()
 
 
 def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None:
-    guardian = cleaner.start_guardian(token, pattern_of_run(token))
+    guardian = cleaning.start_guardian(token, pattern_of_run(token))
     mine = start(token)
     guardian.send_signal(signal.SIGINT)
     guardian.send_signal(signal.SIGTERM)
@@ -114,31 +114,31 @@ def test_the_guardian_ends_a_run_when_its_controller_is_gone(token: str) -> None
     guardian.stdin.close()  # as the kernel does for a controller that is killed
     assert mine.wait(10) == -signal.SIGKILL
     assert guardian.wait(10) == 0
-    assert cleaner.marked(token) == []
+    assert cleaning.of_run(token) == []
 
 
 @pytest.mark.parametrize("name", [pytest.param(None, id="by name"), pytest.param("mpich_renamed", id="by its holders")])
 def test_the_guardian_removes_what_mpi_left_in_shared_memory(token: str, name: str | None) -> None:
-    guardian = cleaner.start_guardian(token, pattern_of_run(token))
+    guardian = cleaning.start_guardian(token, pattern_of_run(token))
     left = Path("/dev/shm") / (f"{name}_{token}" if name else pattern_of_run(token).replace("*", "of-a-test"))
     left.touch()
-    cleaner.dismiss(guardian)
+    cleaning.dismiss(guardian)
     assert not left.exists()
 
 
 def test_a_dismissed_guardian_leaves_at_once(token: str) -> None:
-    guardian = cleaner.start_guardian(token, pattern_of_run(token))
-    cleaner.dismiss(guardian)
+    guardian = cleaning.start_guardian(token, pattern_of_run(token))
+    cleaning.dismiss(guardian)
     assert guardian.returncode == 0
 
 
 def test_a_guardian_that_does_not_leave_is_ended(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    guardian = cleaner.start_guardian(token, pattern_of_run(token))
+    guardian = cleaning.start_guardian(token, pattern_of_run(token))
     time.sleep(0.3)
     guardian.send_signal(signal.SIGSTOP)
     real = guardian.wait
     monkeypatch.setattr(guardian, "wait", lambda limit=None: real(0.2 if limit else None))
-    cleaner.dismiss(guardian)
+    cleaning.dismiss(guardian)
     assert guardian.returncode == -signal.SIGKILL
 
 

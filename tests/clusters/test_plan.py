@@ -12,9 +12,9 @@ import pytest
 
 from velodrome.clusters.local import launcher as local
 from velodrome.clusters.local.launcher import free_port
-from velodrome.clusters.plan import command, environment, make_plan, manual_command
+from velodrome.clusters.plan import Placement, command, environment, make_plan, manual_command
 from velodrome.errors import BadRequest, VelodromeError
-from velodrome.job.job import Job
+from velodrome.job.job import Job, make_job
 from velodrome.job.resolve import resolve, roles_of
 
 pytestmark = pytest.mark.unit
@@ -118,3 +118,20 @@ def test_every_plan_has_a_secret_of_its_own_that_all_its_processes_get_and_nobod
 def test_a_plan_is_stored_as_json() -> None:
     stored = json.loads(json.dumps(make_plan("a", job("ddp", 2)).as_json()))
     assert [process["member"]["rank"] for process in stored["processes"]] == [0, 1]
+
+
+def test_servers_of_mxnet_are_beside_its_workers_unless_the_user_says_otherwise() -> None:
+    """As its own launcher has them; TensorFlow's have hosts of their own."""
+    hosts = ["a", "b", "c", "d", "e"]
+
+    def places(engine: str, strategy: str, **chosen: Any) -> dict[str, list[str]]:
+        job = resolve(make_job({"engine": engine, "strategy": strategy, "workers": 2, "servers": 2}))
+        plan = make_plan("run", job, hosts, placement=Placement("spread", **chosen))
+        return {role: [each.host for each in plan.processes if each.role == role] for role in ("worker", "server")}
+
+    mxnet = places("mxnet", "kvstore")
+    assert mxnet["server"] == mxnet["worker"]
+    spread = places("mxnet", "kvstore", servers="spread")
+    assert not {*spread["server"]} & {*spread["worker"]}
+    tensorflow = places("tensorflow", "parameter-server")
+    assert not {*tensorflow["server"]} & {*tensorflow["worker"]}

@@ -100,6 +100,6 @@ def test_workers_move_two_numbers_on_servers_towards_a_sum(
     result = done.json()
     assert (result["workers"], result["servers"], result["steps"]) == (2, servers, 20), "each does its share"
     # 40 updates of 0.02 % of the distance each, synchronous ones of two workers from the same point, begin near zero.
-    assert result["test"]["distance_error"] == pytest.approx((1 - 0.0002) ** 40, abs=0.02)
+    assert result["test"]["distance"] == pytest.approx((1 - 0.0002) ** 40, abs=0.02)
     assert result["seconds"]["train"] >= 20 * 0.01
     assert result["seconds"]["startup"] > result["seconds"]["evaluate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,23 @@ def test_quotes_hold_a_value_with_commas_together() -> None:
     assert parse_vary(['script_args="--sizes 1,2","--sizes 3"'])["script_args"] == ["--sizes 1,2", "--sizes 3"]
     with pytest.raises(BadRequest, match="a double quote is not closed"):
         parse_vary(['script_args="--sizes 1,2'])
+
+
+@pytest.mark.parametrize(("declares", "passed"), [
+    ('parser.add_argument("--{}")', True), ("tf.app.flags.DEFINE_string('{}', '', '')", True), ("# {}", False),
+])
+def test_the_usual_arguments_of_scripts_with_servers_are_passed_where_they_are_declared(
+    tmp_path: Path, declares: str, passed: bool
+) -> None:
+    """Zipperle, section V.C and the author's scripts: `--job_name`, `--task_index`, `--ps_hosts`, `--worker_hosts`."""
+    script = tmp_path / "train.py"
+    script.write_text("\n".join(map(declares.format, ("job_name", "task_index", "ps_hosts", "worker_hosts"))))
+
+    def arguments(**more: Any) -> str:
+        return resolve(Job(script=str(script), engine="torch", workers=2, **more)).script_args
+
+    usual = "--job_name={role} --task_index={index} --ps_hosts={ps_hosts} --worker_hosts={worker_hosts}"
+    assert arguments(servers=1) == (usual if passed else "")
+    assert arguments(servers=1, script_args="--rate 2") == (f"--rate 2 {usual}" if passed else "--rate 2")
+    assert arguments(servers=1, script_args="--role={role}") == "--role={role}"
+    assert arguments() == ""

@@ -9,7 +9,7 @@ import pytest
 
 from synthetic_races import BEGAN, repeated, result, write_race
 from typed_judge import as_result, compare
-from velodrome.events.result import DataRecord
+from velodrome.events.fields import DataRecord
 from velodrome.job.job import Job
 from velodrome.job.result import Result
 from velodrome.judge.compare import tasks_of

@@ -49,3 +49,13 @@ def test_evaluation_predicts_every_word_but_the_first_exactly_once(length: int, 
     assert sorted(predicted) == list(range(1, length))
     for part in parts:
         assert np.array_equal(part.inputs[part.real > 0] + 1, part.targets[part.real > 0])
+
+
+def test_workers_that_read_the_whole_text_have_the_rows_of_one_alone() -> None:
+    text = np.arange(1000, dtype=np.int32)
+    alone = TextSchedule(len(text), batch=10, unroll=7)
+    schedule = TextSchedule(len(text), batch=10, unroll=7, copies=3)
+    assert schedule.steps == 3 * alone.steps
+    assert schedule.examples(0, schedule.steps) == 3 * alone.examples(0, alone.steps)
+    for rank in range(3):
+        assert (schedule.rows(text, rank) == alone.rows(text, 0)).all()

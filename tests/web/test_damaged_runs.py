@@ -147,7 +147,7 @@ def test_events_are_thinned_out_without_holding_the_file(run: Path) -> None:
 def test_a_file_with_far_too_many_lines_that_are_no_events_is_read_no_further(
     run: Path, strange: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("events", "run.check", "web.run_files", "web.live_run", "run.store"):
+    for module in ("events", "run.check", "web.run_files", "web.live_run"):
         monkeypatch.setattr(f"velodrome.{module}.MOST_STRANGE", 50)
     (run / "events.jsonl").write_text(strange * 50 + WARNING + strange * 2 + WARNING)
     assert len(list(read_events(run / "events.jsonl"))) == len(read_thinned(run).events) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ def run(
     naming: str | None = None,
     test_group: int | None = None,
     implementation: str | None = None,
+    only: Mapping[str, Sequence[Any]] | None = None,
     on: Where = DEFAULT,
     dry_run: bool = False,
     mirror: str | None = None,
@@ -105,13 +106,15 @@ def run(
         test_group: test group of published names.
         implementation: of every strategy that has both, ``stock`` (the framework's own parts) or ``velodrome``; by
             default as the study says.
+        only: published fields with the values that are to run, as ``{"workers": [1, 2]}``; the rest is left out.
         on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
         mirror: folder or URL with the publisher's files of data sets.
         trust_code: code that a study file names and that may run although it lies neither beside the file nor in the
             current folder.
     """
-    choice = Choice(dataset, data_url, repeat, naming, bad_data, test_group, implementation)
+    choice = Choice(dataset, data_url, repeat, naming, bad_data, test_group, implementation,
+                    {field: [*values] for field, values in (only or {}).items()})
     asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code)
     return run_study(asked, RaceObserver()).as_json()

@@ -17,6 +17,7 @@ from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
 from velodrome.job.resolve import roles_of
 from velodrome.run import execute, trust
+from velodrome.run.artifacts import check_address, send
 from velodrome.run.manual import FORMATS, host_names
 from velodrome.run.store import OpenRun, Store
 from velodrome.run.supervisor import Listener, silent
@@ -42,6 +43,7 @@ def train(
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
     on_download: Progress | None = None,
+    artifacts: str | None = None,
 ) -> dict[str, Any]:
     """Train one job and return its result, the object that ``velodrome train --json`` prints.
 
@@ -56,17 +58,22 @@ def train(
         on_event: called with every event, as the reference of events describes it, while the job runs.
         on_start: called with the plan and the run's folder before the first process starts.
         on_download: called with bytes done, bytes in total and a label while a data set is fetched.
+        artifacts: address below which the run is copied after training, as ``s3://bucket/path``; the result then has it
+            as ``artifacts``.
 
     Raises:
         BadRequest: the job cannot run as requested; nothing was started.
         RunFailed: the run ended early; its folder records what happened.
     """
+    if artifacts is not None:
+        check_address(artifacts)
     with using_mirror(mirror), open_launcher(where_of(job, on)) as launcher:
         result = execute.execute(
             job, store=Store(Path(runs)), launcher=launcher, name=name, listener=_listener(on_event),
             on_start=on_start, progress=on_download,
         )
-    return result.as_json()
+    told = result.as_json()
+    return told if artifacts is None else {**told, "artifacts": send(Path(told["path"]), artifacts)}
 
 
 def resume(

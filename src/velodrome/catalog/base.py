@@ -94,6 +94,8 @@ class Strategy:
     #: Asks for something no install command brings ("a TPU"); None if it can run.
     hardware: str | None = None
     needs: tuple[Need, ...] = ()
+    #: Whether its engine's own launcher starts servers on the hosts of workers, as Velodrome then does by default.
+    servers_beside_workers: bool = False
     #: Roles that listen on a port.
     listens: tuple[str, ...] = ()
     #: How its workers exchange what they computed; None where that is not known.

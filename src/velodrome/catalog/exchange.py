@@ -61,12 +61,20 @@ class Consistency:
         return self.model
 
     @property
+    def example(self) -> Consistency:
+        """The same with bounds, where they are open."""
+        bounds = {"ssp": (3,), "dssp": (1, 4)}.get(self.model, ())
+        return self if self.low is not None else Consistency(self.model, *bounds)
+
+    @property
     def synchronous(self) -> bool:
         """Whether workers go through the steps together; otherwise each updates the weights by itself."""
         return self.model not in ASYNCHRONOUS
 
 
 NONE, BSP, ASP = Consistency("none"), Consistency("bsp"), Consistency("asp")
+#: As a strategy offers them; a job says the bounds.
+SSP, DSSP = Consistency("ssp"), Consistency("dssp")
 PERIODIC, SCRIPT = Consistency("periodic"), Consistency("script")
 
 #: How the workers of a strategy exchange what they computed. `none`: one process. `devices`: several devices inside one

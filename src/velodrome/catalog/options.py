@@ -36,6 +36,9 @@ class Request(Protocol):
     def implementation(self) -> str: ...
 
     @property
+    def keep_going(self) -> bool: ...
+
+    @property
     def has_own_optimizer(self) -> bool: ...
 
     @property

@@ -85,8 +85,8 @@ def ui_command(
 def serve_command(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Finished runs, RACE/RUN, or paths of their folders.",
-                       autocompletion=completion.stored),
+        typer.Argument(metavar="RUN...", help="Finished runs, RACE/RUN, paths of their folders, or addresses that "
+                       "--artifacts sent them to.", autocompletion=completion.stored),
     ],
     runs: Runs = Path("runs"), port: Port = 8300, host: Host = "127.0.0.1", allow_remote: AllowRemote = False,
     no_browser: NoBrowser = False,
@@ -111,14 +111,18 @@ def serve_command(
 
     `velodrome serve monday tuesday --port 0 --no-browser`
 
+    `velodrome serve s3://bucket/models/monday`
+
     `curl -F file=@apple.jpg http://127.0.0.1:8300/api/predict`
     """
     need_packages()
+    from velodrome.run.artifacts import fetch, is_address
     from velodrome.serving.model import runtime
     from velodrome.web.model_api import check_runs, serve_app
     from velodrome.web.processes import usual_processes
 
     runtime()
+    names = [str(fetch(name, runs)) if is_address(name) else name for name in names]
     count = processes or usual_processes()
     if unready := asking(lambda trusted: check_runs(names, runs, trusted), trust_code):
         say_on_stderr(f"exporting {', '.join(unready)}, once; this takes a few seconds")

@@ -19,7 +19,7 @@ from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
-from velodrome.studies.settings import size_of
+from velodrome.studies.settings import label_of, size_of
 from velodrome.studies.wording import counted, differences, figure_lines, origin_lines, plan_lines
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ Implementation = Annotated[
     typer.Option("--implementation", help="Implementation of every strategy that has both: stock (the framework's own "
                  "parts) or velodrome; by default as in the study.",
                  autocompletion=completion.one_of("stock", "velodrome")),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="FIELD=VALUES", help="Run only configurations whose published field has one of "
+                 "these values, as workers=1,2; may be given several times."),
 ]
 TestGroup = Annotated[
     int | None,
@@ -141,7 +146,7 @@ def new(
 def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
-    naming: Naming = None, test_group: TestGroup = None, implementation: Implementation = None,
+    naming: Naming = None, test_group: TestGroup = None, implementation: Implementation = None, only: Only = None,
     dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None, trust_code: TrustCode = None,
     json: Json = False,
 ) -> None:
@@ -161,10 +166,13 @@ def run(
 
     `velodrome study run aws-2023 --dataset path:/data/products --bad-data skip`
 
+    `velodrome study run jaeger-2018 --scale full --only model=lenet5 --only workers=1 --repeat 3`
+
     `velodrome study run ./my-study.yaml --repeat 3`
     """
     from velodrome.cli.console import error_console
     from velodrome.cli.race_output import TerminalRace
+    from velodrome.job.race import parse_vary
     from velodrome.studies.plan import Choice
     from velodrome.studies.run import StudyRequest, run_study
 
@@ -173,7 +181,8 @@ def run(
             error_console.print(line, soft_wrap=True, markup=False)
 
     target = where(on, place)
-    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group, implementation)
+    choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group, implementation,
+                    parse_vary(only or []))
     asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror,
                          trust_code=trust_code or ())
     finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
@@ -238,15 +247,17 @@ def comparison(plan: StudyPlan, rows: Sequence[FigureComparison], *, ours: bool)
 
 
 _FIELDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "data": lambda fields: str(fields["dataset"]),
+    "data": lambda fields: str(fields.get("dataset", "")),
+    "script": lambda fields: label_of(fields).partition(",")[0] if fields.get("script") else "",
     "engine": lambda fields: f"{fields['engine']} ({framework})" if (framework := fields.get("framework"))
     else str(fields["engine"]),
-    "strategy": lambda fields: str(fields["strategy"])
+    "strategy": lambda fields: str(fields.get("strategy", ""))
     + (" (stock)" if fields.get("implementation") == "stock" else ""),
+    "over": lambda fields: f"over {fields['collectives']}" if fields.get("collectives") else "",
     "size": size_of,
-    "batch": lambda fields: f"batch {fields['batch_size']}",
+    "batch": lambda fields: f"batch {fields['batch_size']}" if "batch_size" in fields else "",
     "rate": lambda fields: f"learning rate {fields['learning_rate']:g}" if "learning_rate" in fields else "",
-    "epochs": lambda fields: f"{fields['epochs']} epochs",
+    "epochs": lambda fields: f"{fields['epochs']} epochs" if "epochs" in fields else "",
 }
 
 

@@ -30,7 +30,7 @@ from velodrome.cli.options import (
     where,
     with_job_options,
 )
-from velodrome.cli.output import SafeConsole, complain, print_table, say_json
+from velodrome.cli.output import SafeConsole, complain, print_table, say, say_json
 from velodrome.clusters import Where, launcher_named, living
 from velodrome.errors import VelodromeError, shown
 from velodrome.events.result import FaultRecord
@@ -48,10 +48,19 @@ Unfinished = Annotated[
 ]
 
 
+Artifacts = Annotated[
+    str | None,
+    typer.Option("--artifacts", metavar="URL", help="Copy the run (model, checkpoints, TensorBoard logs, result) to "
+                 "URL/NAME after training: s3://bucket/path, hdfs://host:port/path or a folder. `velodrome serve "
+                 "URL/NAME` serves it."),
+]
+
+
 @with_job_options
 def train_command(
     file: JobFile = None, name: Name = None, runs: Runs = Path("runs"), on: On = None, place: Place = None,
-    mirror: JobMirror = None, trust_code: TrustCode = None, json: Json = False, *, fields: dict[str, Any],
+    mirror: JobMirror = None, artifacts: Artifacts = None, trust_code: TrustCode = None, json: Json = False, *,
+    fields: dict[str, Any],
 ) -> None:
     """Train one model with one strategy, and measure it.
 
@@ -75,8 +84,10 @@ def train_command(
     target = where(on, place, job)
     run_visibly(lambda progress: train(
         job, name=name, runs=runs, on=target, mirror=mirror, on_event=progress.event, on_start=progress.begin,
-        on_download=progress.data,
+        on_download=progress.data, artifacts=artifacts,
     ), runs, on=target, as_json=json)
+    if artifacts and not json:
+        say(f"its artifacts are at {artifacts.rstrip('/')}/…: `velodrome serve` takes that address")
 
 
 def resume_command(
@@ -212,7 +223,8 @@ def summary(result: Result) -> Table:
     if result.not_reported:
         table.add_row("not reported", "\n".join(result.not_reported))
     if result.staleness is not None:
-        table.add_row("staleness", f"mean {result.staleness.mean:.2f}, at most {result.staleness.max}")
+        lead = "" if result.staleness.lead is None else f"; a worker at most {result.staleness.lead} steps ahead"
+        table.add_row("staleness", f"mean {result.staleness.mean:.2f}, at most {result.staleness.max:g} updates{lead}")
     for node in result.nodes:
         cpu, memory, network = node.cpu_percent, node.memory_bytes.max, node.network_bytes
         if cpu.mean is not None and cpu.max is not None and memory is not None:

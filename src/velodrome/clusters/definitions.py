@@ -132,9 +132,10 @@ class ClusterOptions(BaseModel):
     slots: int | None = Field(
         None, ge=1, description="processes that `pack` puts on one host; by default as many as the host has cores"
     )
-    servers: Literal["spread", "beside", "apart"] = Field(
-        "spread", description="where parameter servers run: on the next free hosts like any process (spread), on the "
-        "hosts of the workers (beside), or on hosts that have no worker (apart)"
+    servers: Literal["spread", "beside", "apart"] | None = Field(
+        None, description="where parameter servers run: on the next free hosts like any process (spread), on the hosts "
+        "of the workers (beside), or on hosts that have no worker (apart); by default where the engine's own launcher "
+        "has them, which is beside for mxnet and spread for all others"
     )
     place: dict[str, str] = Field(
         default_factory=dict,

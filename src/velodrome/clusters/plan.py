@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,8 +31,9 @@ class Placement:
     """Where processes go."""
 
     policy: Literal["spread", "pack", "turns"] = "turns"
-    #: Parameter servers: like any process, on the workers' hosts, or on hosts without a worker.
-    servers: Literal["spread", "beside", "apart"] = "spread"
+    #: Parameter servers: like any process, on the workers' hosts, or on hosts without a worker; None where the engine's
+    #: own launcher has them.
+    servers: Literal["spread", "beside", "apart"] | None = None
     #: Hosts by role, or by role and rank: `server`, `worker:1`; several are separated by commas.
     pins: Mapping[str, str] = field(default_factory=dict)
     #: Processes per host that `pack` fills.
@@ -64,16 +65,18 @@ def _named(hosts: str) -> list[str]:
 
 def place(
     roles: Sequence[tuple[str, int]], hosts: Sequence[str], placement: Placement,
-    capacity: Mapping[str, int] | None = None,
+    capacity: Mapping[str, int] | None = None, *, as_beside: bool = False,
 ) -> list[str]:
     """A host for each process, in the same order; `capacity` is how many a host takes when they are packed.
 
     `turns` lets each role begin at the first host; it is the placement of a plan for hosts that nobody knows.
     """
+    if placement.servers is None and as_beside:
+        placement = replace(placement, servers="beside")
     pins = _pinned(roles, hosts, placement.pins)
     free = [process for process in roles if process not in pins]
     servers = [process for process in free if process[0] == "server"]
-    if placement.servers == "spread" or not any(role == "server" for role, _ in roles):
+    if placement.servers in (None, "spread") or not any(role == "server" for role, _ in roles):
         return _merged(roles, pins, _by_policy(free, hosts, placement, capacity, pins))
     others = [process for process in free if process[0] != "server"]
     if placement.servers == "apart":
@@ -281,7 +284,7 @@ def make_plan(
     port, addresses = port or consecutive_ports(), addresses or {}
     strategy, engine = strategy_of(job), engine_of(job)
     roles = roles_of(job)
-    chosen = place(roles, hosts, placement, capacity)
+    chosen = place(roles, hosts, placement, capacity, as_beside=strategy.servers_beside_workers)
     placed: list[Member] = []
     for (role, rank), host in zip(roles, chosen, strict=True):
         taken = [member.port for member in placed]

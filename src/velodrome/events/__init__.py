@@ -96,15 +96,17 @@ def event_files(folder: Path) -> list[Path]:
     return [path for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl"))) if path.is_file()]
 
 
-def read_events(path: Path, *, progress: bool = True) -> Iterator[Event]:
+def read_events(path: Path, *, progress: bool = True, only: Kind | None = None) -> Iterator[Event]:
     """Yield the events of a file; lines that are no event of this version are skipped, up to `MOST_STRANGE` of them.
 
-    Without `progress`, which is half of a long file, lines of that kind are skipped unread.
+    Without `progress`, which is half of a long file, lines of that kind are skipped unread; so are all others with
+    `only` one kind.
     """
+    wanted = None if only is None else re.compile(rf'"kind": ?"{only}"')
     strange = 0
     with suppress(OSError):
         for line in files.read_lines(path, LONGEST_LINE, inside=path.parent):
-            if not progress and _PROGRESS.search(line, 0, 300):
+            if (not progress and _PROGRESS.search(line, 0, 300)) or (wanted is not None and not wanted.search(line)):
                 continue
             event = parse_stored(line)
             if event is not None:

@@ -106,6 +106,31 @@ class Network(Record):
     loopback: Count = Field(description="bytes over the loopback interface")
 
 
+class DataRecord(Record):
+    """What a run was trained and tested on."""
+
+    train: Count = Field(description="training examples; of a text, its words")
+    validation: Count = Field(description="validation examples")
+    test: Count = Field(description="test examples")
+    fingerprint: Annotated[str | None, NOT_NULL] = Field(
+        None, description="hash of the content of all examples, whatever their order and split; for examples that are "
+        "computed on demand, of their number and shape"
+    )
+    seeded: bool = Field(
+        False, description="whether your own function made the examples, which may then differ between seeds"
+    )
+
+
+class FaultBase(Record):
+    """What is broken on purpose."""
+
+    fault: str = Field(description="as requested")
+    action: str = Field(description="kill, pause, partition or slow")
+    target: str = Field(description="the process or host that was named")
+    host: str = Field(description="the affected host, or the one that the process runs on")
+    factor: Annotated[Measured | None, NOT_NULL] = Field(None, description="how many times slower")
+
+
 @dataclass(frozen=True)
 class Resource:
     """A quantity that every heartbeat measures of its process: `training/sampler.py` reads it.

@@ -15,7 +15,9 @@ from velodrome.events.fields import (
     Count,
     Counts,
     CpuTime,
+    DataRecord,
     Division,
+    FaultBase,
     HistoryRow,
     Implementation,
     Layer,
@@ -87,20 +89,10 @@ class PhaseEvent(EventBase):
     )
 
 
-class DataEvent(EventBase):
+class DataEvent(DataRecord, EventBase):
     """What the chief loaded: runs are compared only if their data are the same."""
 
     kind: Literal["data"]
-    train: Count = Field(description="training examples; of a text, its words")
-    validation: Count = Field(description="validation examples")
-    test: Count = Field(description="test examples")
-    fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="hash of the content of all examples, whatever their order and split; for examples that are "
-                          "computed on demand, of their number and shape"
-    )
-    seeded: bool = Field(
-        False, description="whether your own function made the examples, which may then differ between seeds"
-    )
 
 
 class ProgressEvent(EventBase):
@@ -176,6 +168,10 @@ class StalenessEvent(EventBase):
     mean: Amount = Field(description="over the updates since the previous staleness event")
     max: Amount = Field(description="largest staleness among them")
     updates: Annotated[Count | None, NOT_NULL] = Field(None, description="number of updates")
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their staleness, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class SharesEvent(EventBase):
@@ -184,6 +180,9 @@ class SharesEvent(EventBase):
     kind: Literal["shares"]
     train_seconds: Amount = Field(description="training time")
     collective_seconds: Amount = Field(description="time of these in calls that exchange gradients")
+    waited_seconds: Annotated[Amount | None, NOT_NULL] = Field(
+        None, description="time of the latter in which it waited for other workers, where that is measured"
+    )
 
 
 class CheckpointEvent(EventBase):
@@ -306,16 +305,11 @@ class WaitEvent(EventBase):
     message: str = Field(description="one sentence")
 
 
-class FaultEvent(EventBase):
+class FaultEvent(FaultBase, EventBase):
     """Something is broken on purpose (`--fault`), or is whole again."""
 
     kind: Literal["fault"]
     state: Literal["begin", "end"] = Field(description="begin or end")
-    fault: str = Field(description="as requested")
-    action: str = Field(description="kill, pause, partition or slow")
-    target: str = Field(description="the process or host that was named")
-    host: str = Field(description="the affected host, or the one that the process runs on")
-    factor: Annotated[Amount | None, NOT_NULL] = Field(None, description="how many times slower")
 
 
 class TrafficEvent(EventBase):

@@ -14,6 +14,8 @@ from velodrome.events.fields import (
     NOT_NULL,
     Count,
     CountSpread,
+    DataRecord,
+    FaultBase,
     HistoryRow,
     Implementation,
     Measured,
@@ -55,21 +57,6 @@ class TestScore(Scores):
         if self.correct is not None and self.total is not None and self.correct > self.total:
             raise ValueError(f"correct ({self.correct}) exceeds total ({self.total})")
         return self
-
-
-class DataRecord(Record):
-    """What a run was trained and tested on."""
-
-    train: Count = Field(description="training examples; of a text, its words")
-    validation: Count = Field(description="validation examples")
-    test: Count = Field(description="test examples")
-    fingerprint: Annotated[str | None, NOT_NULL] = Field(
-        None, description="hash of the content of all examples, whatever their order and split; for examples that are "
-                          "computed on demand, of their number and shape"
-    )
-    seeded: bool = Field(
-        False, description="whether your own function made the examples, which may then differ between seeds"
-    )
 
 
 class Seconds(Record):
@@ -146,14 +133,9 @@ class Host(Record):
     )
 
 
-class FaultRecord(Record):
+class FaultRecord(FaultBase):
     """Something that was broken on purpose during a run."""
 
-    fault: str = Field(description="as requested")
-    action: str = Field(description="kill, pause, partition or slow")
-    target: str = Field(description="the process or host that was named")
-    host: str = Field(description="the affected host, or the one that the process runs on")
-    factor: Annotated[Measured | None, NOT_NULL] = Field(None, description="how many times slower")
     start: Measured = Field(description="seconds since the run began")
     end: Measured | None = Field(None, description="seconds since the run began; null if it lasted until the end")
 
@@ -170,8 +152,12 @@ class Machine(Record):
 class Staleness(Record):
     """Age of the weights, in updates, from which gradients were computed."""
 
-    mean: Measured
-    max: Measured
+    mean: Measured = Field(description="over the updates")
+    max: Measured = Field(description="the largest")
+    ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their age, if known")
+    lead: Annotated[Count | None, NOT_NULL] = Field(
+        None, description="the most steps that a worker was ahead of the slowest when it began one, if known"
+    )
 
 
 class Shares(Record):

@@ -18,7 +18,7 @@ from velodrome.errors import BadRequest, similar_names, which_name
 from velodrome.job.job import Job, default_of, flag, job_fields
 
 #: Fields of a job that placeholders may name.
-NAMES = ("workers", "seed", "threads", "batch_size", "epochs")
+NAMES = ("workers", "seed", "threads", "batch_size", "epochs", "steps")
 #: Placeholders that differ by process: its role and rank as TensorFlow calls them, and the addresses of all.
 PROCESS_NAMES = ("role", "index", "ps_hosts", "worker_hosts")
 #: What scripts call them.
@@ -54,6 +54,18 @@ def _process_values(world: World) -> Mapping[str, str]:
     hosts = cluster_of(world)
     return dict(zip(PROCESS_NAMES, (task, str(index), ",".join(hosts.get("ps", ())), ",".join(hosts["worker"])),
                     strict=True))
+
+
+def _usual_arguments(script: str) -> str:
+    """The arguments by which scripts with parameter servers usually get their roles and addresses, if its text declares
+    all of them; empty for one that reads `TF_CONFIG` or something of its own."""
+    source = ""
+    with suppress(OSError, ValueError):
+        source = files.read_text(script, LONGEST_SCRIPT)
+    usual = {"job_name": "role", "task_index": "index", "ps_hosts": "ps_hosts", "worker_hosts": "worker_hosts"}
+    if not all(re.search(rf"""["'](?:--)?{name}["']""", source) for name in usual):
+        return ""
+    return " ".join(f"--{name}={{{value}}}" for name, value in usual.items())
 
 
 def _check_process_names(job: Job) -> None:
@@ -268,6 +280,8 @@ def resolve_script(job: Job, default_engine: str) -> Job:
                 f"{flag(name)}: a script decides that itself; leave it out, or pass it in --script-args{passing} if it "
                 "has such an argument"
             )
+    if job.servers and not any(f"{{{name}}}" in job.script_args for name in PROCESS_NAMES):
+        job = job.model_copy(update={"script_args": f"{job.script_args} {_usual_arguments(str(job.script))}".strip()})
     _check_process_names(job)
     words_of(job)
     for pattern in job.read:

@@ -11,13 +11,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from velodrome.events.models import DataEvent
-from velodrome.events.result import Cluster, DataRecord, Host, Link
+from velodrome.events.fields import DataRecord
+from velodrome.events.result import Cluster, Host, Link
 from velodrome.job.job import Job
 from velodrome.job.result import Result
-
-#: What a run was trained and tested on, from its result or while it runs.
-Data = DataRecord | DataEvent
 
 
 def host_lines(result: Result) -> list[str]:
@@ -170,7 +167,7 @@ def differences(before: Result, after: Result) -> list[str]:
     return _changes(before.data, after.data, same_seed=before.seed == after.seed)
 
 
-def _changes(old: Data, new: Data, *, same_seed: bool) -> list[str]:
+def _changes(old: DataRecord, new: DataRecord, *, same_seed: bool) -> list[str]:
     counts = {"training examples": (_training(old), _training(new)), "test examples": (old.test, new.test)}
     changes = [f"{what} {first:,} → {second:,}" for what, (first, second) in counts.items() if first != second]
     if changes:
@@ -183,12 +180,12 @@ def _changes(old: Data, new: Data, *, same_seed: bool) -> list[str]:
     return []
 
 
-def _training(data: Data) -> int:
+def _training(data: DataRecord) -> int:
     """Examples that were not held out for the test; how many of them validate is up to the job."""
     return data.train + data.validation
 
 
-def change_note(earlier: Iterable[Result], job: Job, data: Data) -> str:
+def change_note(earlier: Iterable[Result], job: Job, data: DataRecord) -> str:
     """What differs between the data of a job's run and those of the newest of earlier runs that asked for the same;
     empty if nothing does."""
     same = newest([run for run in earlier if _request(run) == job.dataset and run.data is not None])

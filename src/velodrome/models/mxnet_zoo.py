@@ -55,8 +55,8 @@ class Named(gluon.HybridBlock):
             for kind in ("weight", "bias") if hasattr(layer, kind)
         }
 
-    def start(self, seed: int) -> None:
-        """Glorot's uniform distribution for weights, zero for biases."""
+    def start(self, seed: int, limit: float | None) -> None:
+        """Glorot's uniform distribution for weights, or one within a limit; zero for biases."""
         generator = np.random.default_rng(seed)
         for name, parameter in self.parameters_by_name().items():
             shape = parameter.shape
@@ -64,8 +64,8 @@ class Named(gluon.HybridBlock):
                 parameter.set_data(mx.nd.zeros(shape))
                 continue
             field = math.prod(shape[2:])
-            limit = math.sqrt(6.0 / ((shape[0] + shape[1]) * field))
-            parameter.set_data(mx.nd.array(generator.uniform(-limit, limit, shape)))
+            reach = limit or math.sqrt(6.0 / ((shape[0] + shape[1]) * field))
+            parameter.set_data(mx.nd.array(generator.uniform(-reach, reach, shape)))
 
 
 class LanguageModel(gluon.HybridBlock):
@@ -96,15 +96,20 @@ class LanguageModel(gluon.HybridBlock):
                 named[f"lstm.{theirs}_l{layer}"] = getattr(self.lstm, f"l{layer}_{ours}")
         return {**named, "softmax.weight": self.softmax.weight, "softmax.bias": self.softmax.bias}
 
-    def start(self, seed: int) -> None:
-        """A uniform distribution for everything but the second bias."""
-        generator = np.random.default_rng(seed)
+    def start(self, seed: int, limit: float | None) -> None:
+        """A uniform distribution for everything but the second bias; within a limit that is not the model's own, for
+        weights only, and 1 for the bias of forget gates, as MXNet's cells have it."""
+        generator, reach = np.random.default_rng(seed), limit or self._limit
         for name, parameter in self.parameters_by_name().items():
             if "bias_hh" in name:
                 parameter.grad_req = "null"
-                parameter.set_data(mx.nd.zeros(parameter.shape))
+            if "bias" in name and ("bias_hh" in name or limit is not None):
+                values = np.zeros(parameter.shape)
+                if "bias_ih" in name:
+                    values[self._units : 2 * self._units] = 1.0  # gates are in the order input, forget, cell, output
             else:
-                parameter.set_data(mx.nd.array(generator.uniform(-self._limit, self._limit, parameter.shape)))
+                values = generator.uniform(-reach, reach, parameter.shape)
+            parameter.set_data(mx.nd.array(values))
 
 
 def _layer(each: Sized) -> Any:
@@ -125,8 +130,15 @@ def _layer(each: Sized) -> Any:
     return None
 
 
-def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype: str) -> Named:
-    """A network of the zoo for images of (channels, height, width), with the weights that the seed decides."""
+#: `Module.fit` draws weights from a uniform distribution within this limit, unless it is given another initializer.
+MODULE_LIMIT = 0.01
+
+
+def build(
+    name: str, input_shape: Sequence[int], classes: int, seed: int, dtype: str, limit: float | None = None
+) -> Named:
+    """A network of the zoo for images of (channels, height, width), with the weights that the seed decides: the zoo's
+    own distribution, or a uniform one within a limit."""
     about = zoo_model(name)
     if name not in _KNOWN or not isinstance(about.network, tuple):
         raise BadRequest(f"--model {name!r}: engine mxnet has {', '.join(_KNOWN)} and lstm-small; choose one of them, "
@@ -134,21 +146,22 @@ def build(name: str, input_shape: Sequence[int], classes: int, seed: int, dtype:
     channels, height, width = input_shape
     check_shape(name, (height, width, channels))
     layers = {each.name: _layer(each) for each in zoo.sized(about.network, (height, width, channels), classes)}
-    return _started(Named({name: layer for name, layer in layers.items() if layer is not None}), seed, dtype)
+    return _started(Named({name: layer for name, layer in layers.items() if layer is not None}), seed, dtype,
+                    limit)
 
 
-def build_text(name: str, vocabulary: int, seed: int, dtype: str) -> LanguageModel:
-    """A language model of the zoo with the weights that the seed decides."""
+def build_text(name: str, vocabulary: int, seed: int, dtype: str, limit: float | None = None) -> LanguageModel:
+    """A language model of the zoo with the weights that the seed decides, as above."""
     about = zoo_model(name).network
     if not isinstance(about, Lstm):
         raise BadRequest(f"--model {name!r}: engine mxnet has lstm-small for text; choose it, or another engine")
-    return _started(LanguageModel(vocabulary, about), seed, dtype)
+    return _started(LanguageModel(vocabulary, about), seed, dtype, limit)
 
 
-def _started(network: Any, seed: int, dtype: str) -> Any:
+def _started(network: Any, seed: int, dtype: str, limit: float | None) -> Any:
     network.initialize(mx.init.Zero())
     network.cast(dtype)
-    network.start(seed)
+    network.start(seed, limit)
     return network
 
 

@@ -129,17 +129,15 @@ def finish(part: Part, status: Ended, end: Exit) -> None:
     events = [event for path in event_files(part.folder) for event in read_events(path)]
     events.sort(key=lambda event: event.time)
     started = events[0].time if events else part.now()
-    failure = None
+    state, failure = RunState.of(part.plan, started, events), None
     if status != "finished":
         me = part.process
-        mine = [event for event in events if (event.role, event.rank) == (me.role, me.rank)]
-        error = next((event for event in reversed(mine) if isinstance(event, ErrorEvent)), None)
+        error = state.processes[me.role, me.rank].error
         what = f": {error.message}" if error else f" {end.cause}"
         failure = Failure(f"{me.name} on {me.host}{what}", me.role, me.rank, me.host,
                           cause=error.cause if error else "exit")
     result = make_result(
-        part.plan, RunState.of(part.plan, started, events), str(part.folder.resolve()), status, ended=part.now(),
-        failure=failure, launcher="manual",
+        part.plan, state, str(part.folder.resolve()), status, ended=part.now(), failure=failure, launcher="manual",
     )
     files.write_text(part.folder / "job.yaml", yaml.safe_dump(part.plan.job.model_dump(), sort_keys=False))
     files.write_text(part.folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
@@ -173,24 +171,23 @@ def host_names(count: int) -> list[str]:
     return [_HOST.format(number) for number in range(count)]
 
 
-def _command(plan: Plan, process: Process, runs: Path, python: str) -> str:
-    return shlex.join([python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)])
-
-
-def _shown(plan: Plan, process: Process) -> list[tuple[str, str]]:
-    """The variables that may be on a command line, where everybody on the host sees them."""
-    return [(name, value) for name, value in environment(plan, process).items() if name != SECRET]
+def _starts(plan: Plan, host: str, runs: Path, python: str, quoted: Callable[[str], str]) -> list[str]:
+    """The lines that start the processes of a host. The secret is not among the variables: everybody on the host sees
+    command lines."""
+    lines = []
+    for process in (process for process in plan.processes if process.host == host):
+        words = [f"{name}={quoted(value)}" for name, value in environment(plan, process).items() if name != SECRET]
+        command = [python, "-m", "velodrome.run.manual", *arguments(plan, process, runs / plan.run)]
+        lines.append(f"env {' '.join(words)} {shlex.join(command)} &")
+    return lines
 
 
 def _script(plan: Plan, runs: Path, python: str, node: str) -> str:
     """A part of a shell script that starts the processes of the host whose number is in a variable."""
     lines = [f'case "${node}" in']
     for number, host in enumerate(plan.hosts):
-        lines.append(f"  {number})")
-        for process in (process for process in plan.processes if process.host == host):
-            words = [f"{name}={_with_addresses(value, plan)}" for name, value in _shown(plan, process)]
-            lines.append(f"    env {' '.join(words)} {_command(plan, process, runs, python)} &")
-        lines.append("    ;;")
+        starts = _starts(plan, host, runs, python, lambda value: _with_addresses(value, plan))
+        lines += [f"  {number})", *(f"    {line}" for line in starts), "    ;;"]
     lines += ["esac", 'status=0; for job in $(jobs -p); do wait "$job" || status=$?; done; exit "$status"']
     return "\n".join(lines)
 
@@ -246,10 +243,7 @@ def compose(plan: Plan, runs: Path, python: str, image: str = "velodrome") -> st
     """One service per host, in a network of their own; the name of a service is the address of its host."""
     services = {}
     for number, host in enumerate(plan.hosts):
-        lines = []
-        for process in (process for process in plan.processes if process.host == host):
-            words = [f"{name}={shlex.quote(_as_services(value, plan))}" for name, value in _shown(plan, process)]
-            lines.append(f"env {' '.join(words)} {_command(plan, process, runs, python)} &")
+        lines = _starts(plan, host, runs, python, lambda value: shlex.quote(_as_services(value, plan)))
         lines.append('status=0; for job in $$(jobs -p); do wait "$$job" || status=$$?; done; exit "$$status"')
         services[_service(number)] = {
             "image": image, "hostname": _service(number), "working_dir": "/work", "volumes": [".:/work"],

@@ -14,9 +14,9 @@ from typing import Any
 
 from velodrome.catalog.registry import engine_of, strategy_of
 from velodrome.clusters.plan import Plan
-from velodrome.events.fields import SCHEMA_VERSION
+from velodrome.events.fields import SCHEMA_VERSION, DataRecord
 from velodrome.events.models import EpochEvent, ResultEvent
-from velodrome.events.result import DataRecord, Throughput
+from velodrome.events.result import Throughput
 from velodrome.figures import less_is_better, named
 from velodrome.job.check_optimization import batch_of_step, scale_of_rate
 from velodrome.job.job import Job

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from velodrome.events.fields import CpuTime, Network
-from velodrome.events.models import HelloEvent, Pace, Warmup
-from velodrome.events.result import Host, HostCpu, Throughput
+from velodrome.events.models import HelloEvent, Pace, SharesEvent, Warmup
+from velodrome.events.result import Host, HostCpu, Shares, Throughput
 
 T = TypeVar("T")
 #: Role and rank.
@@ -130,6 +130,25 @@ def host_cpu(processes: Sequence[CpuSeries], beside: Sequence[CpuSeries] = ()) -
     return HostCpu(
         busy=round(busy, 3), own=round(own, 3), foreign=round(max(0.0, busy - own), 3), seconds=round(seconds, 3)
     )
+
+
+def waited(event: SharesEvent, events: Iterable[SharesEvent]) -> float:
+    """Seconds that a process waited for others in its collectives. Where that was not measured: the rank that arrives
+    last at a collective waits for nobody, so what it spends there is communication, and what the others spend beyond
+    that is waiting."""
+    if event.waited_seconds is not None:
+        return min(event.waited_seconds, event.collective_seconds)
+    return event.collective_seconds - min(each.collective_seconds for each in events)
+
+
+def shares_of(events: Sequence[SharesEvent]) -> Shares | None:
+    """How a step divides into computing, waiting for others and communicating; None where no process reported it."""
+    whole = sum(event.train_seconds for event in events)
+    if whole <= 0:
+        return None
+    inside = sum(event.collective_seconds for event in events)
+    wait = sum(waited(event, events) for event in events)
+    return Shares(compute=1 - inside / whole, wait=wait / whole, communicate=(inside - wait) / whole)
 
 
 def pace_of_all(paces: Sequence[Pace]) -> Pace | None:

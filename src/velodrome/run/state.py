@@ -3,9 +3,10 @@ its folder. The result, the terminal, pages, figures and the supervisor read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from velodrome.catalog.world import Member
 from velodrome.clusters.plan import Plan, Process
@@ -34,7 +35,7 @@ from velodrome.events.result import FaultRecord, Seconds, Shares, Staleness
 from velodrome.job.job import Job
 from velodrome.run.processes import Failure as Failure
 from velodrome.run.processes import ProcessState
-from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all
+from velodrome.run.samples import CpuSeries, HostSummary, Key, Series, pace_of_all, shares_of
 
 #: Rows that are kept of everything over time while a run is watched: what a plot can show.
 WATCHED_ROWS = 150
@@ -253,8 +254,14 @@ class RunState:
         self.updates.add(event)
         self._staleness_sum += event.mean
         self._staleness_count += 1
-        most = max(event.max, self.staleness.max if self.staleness else 0.0)
-        self.staleness = Staleness(mean=self._staleness_sum / self._staleness_count, max=most)
+        before = self.staleness
+        leads = [each.lead for each in (before, event) if each is not None and each.lead is not None]
+        ages = Counter(before.ages if before else {}) + Counter(event.ages)
+        known: dict[str, Any] = {"ages": dict(ages), "lead": max(leads)} if leads else {}
+        self.staleness = Staleness(
+            mean=self._staleness_sum / self._staleness_count, max=max(event.max, before.max if before else 0.0),
+            **known,
+        )
 
     @property
     def last_epoch(self) -> Epoch | None:
@@ -294,19 +301,8 @@ class RunState:
 
     @property
     def shares(self) -> Shares | None:
-        """How a step divides into computing, waiting for others and communicating, where the engine exposes it.
-
-        The rank that arrives last at a collective waits for nobody: what it spends there is communication, and what the
-        others spend beyond that is waiting.
-        """
-        whole = sum(event.train_seconds for event in self.collectives)
-        if whole <= 0:
-            return None
-        inside = sum(event.collective_seconds for event in self.collectives)
-        communicate = len(self.collectives) * min(event.collective_seconds for event in self.collectives)
-        return Shares(
-            compute=1 - inside / whole, wait=(inside - communicate) / whole, communicate=communicate / whole
-        )
+        """How a step divides into computing, waiting for others and communicating, where the engine exposes it."""
+        return shares_of(self.collectives)
 
     @property
     def pace(self) -> Pace | None:

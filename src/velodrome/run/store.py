@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from velodrome import files
 from velodrome.clusters.yaml_files import LARGEST, parse_yaml
 from velodrome.errors import BadRequest, FolderGone, VelodromeError, if_full
-from velodrome.events import LONGEST_LINE, MOST_STRANGE, event_files, parse_stored, read_events, to_line
-from velodrome.events.models import EpochEvent, Event, EventBase
+from velodrome.events import event_files, read_events, to_line
+from velodrome.events.models import Event, EventBase
 from velodrome.events.result import RunResult
 from velodrome.job.job import Job
 from velodrome.job.job import reason_of as said_of
@@ -29,6 +29,7 @@ from velodrome.job.names import check_name
 from velodrome.job.race import Race
 from velodrome.job.result import BadResult, Result, Status, parse_result
 from velodrome.job.values import in_words
+from velodrome.run.state import RunState
 
 #: Reserved from the start, so that a result can be written even to a full disk.
 RESERVE_BYTES = 256 * 1024
@@ -320,19 +321,8 @@ def reason_of(error: Exception) -> str:
 
 def examples_trained(folder: Path) -> int | None:
     """Examples (words of a text) that all workers together trained on over all epochs; None if no event counts them."""
-    trained: dict[int, int] = {}
+    state = RunState()
     for path in event_files(folder):
-        strange = 0
-        try:
-            for line in files.read_lines(path, LONGEST_LINE, inside=folder):
-                # Most lines are not worth parsing.
-                if '"epoch"' in line and '"validation"' in line:
-                    event = parse_stored(line)
-                    if isinstance(event, EpochEvent):
-                        trained[event.epoch] = event.train.total
-                    strange += event is None
-                    if strange > MOST_STRANGE:
-                        break
-        except OSError:
-            continue
-    return sum(trained.values()) or None
+        for event in read_events(path, only="epoch"):
+            state.add(event)
+    return (state.last_epoch.examples or None) if state.last_epoch else None

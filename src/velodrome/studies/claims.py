@@ -1,34 +1,27 @@
 """The conclusions of a document, judged by our runs: agrees, disagrees, inconclusive, or not checkable here.
 
-Pure functions on plain data, no input or output. Times and rates count only of runs whose workers have a core each;
-accuracies and times of a training count only if it is as long as the published one.
+Pure functions on plain data, no input or output. Times and rates count only of runs that have a core for each of their
+processes, or leave most of their cores idle; accuracies and times of a training count only if it is as long as the
+published one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from velodrome.judge.blocks import FIRST_LOOK
 from velodrome.judge.compare import Row
+from velodrome.judge.measures import BY_NAME
+from velodrome.judge.phrases import counted
 from velodrome.studies.contrasts import Contrasts, Lead
-from velodrome.studies.format import (
-    Check,
-    Claim,
-    Compare,
-    Fields,
-    Flattens,
-    Largest,
-    Level,
-    Scales,
-    Sense,
-    fits,
-    fits_any,
-)
+from velodrome.studies.format import Claim
 from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import Quantity, quantity_named
+from velodrome.studies.questions import Question, cores_of, questions_of, workers_of
 from velodrome.studies.settings import Setting, other_experiment, row_of
 
 Verdict = Literal["agrees", "disagrees", "inconclusive", "not checkable here"]
@@ -36,8 +29,8 @@ Verdict = Literal["agrees", "disagrees", "inconclusive", "not checkable here"]
 _FALLING: tuple[Verdict, ...] = ("disagrees", "not checkable here", "inconclusive", "agrees")
 #: In the order in which a reader wants them: what our runs refute is most interesting.
 _SHOWN: tuple[Verdict, ...] = ("disagrees", "agrees", "inconclusive", "not checkable here")
-#: What follows from the choice of engine and strategy: pairs of them may differ in these, too.
-_OF_STRATEGIES = frozenset({"engine", "strategy", "framework", "consistency", "servers", "implementation"})
+#: Share of all cores that the processes of a run may use and still not compete for them.
+_IDLE = 0.25
 #: Parts of a claim that its reason lists; the rest is counted.
 _MOST_PARTS = 12
 
@@ -66,25 +59,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class _Question:
-    """One comparison that a check asks for: a lead, and which sign of it the document claims."""
-
-    label: str
-    measure: str
-    first: Setting
-    #: None if a configuration is compared with a value.
-    second: Setting | None
-    sense: Sense
-    factor: float = 1.0
-    within: float = 0.0
-    value: float = 0.0
-    #: For speedups: the configurations with one worker of both.
-    alone: tuple[Setting, Setting] | None = None
-    #: Whether the claim stands without it, if it cannot be asked here.
-    optional: bool = True
-
-
-@dataclass(frozen=True)
 class _Answer:
     verdict: Verdict
     text: str
@@ -93,11 +67,11 @@ class _Answer:
 
 def findings(plan: StudyPlan, rows: Sequence[Row], cores: int) -> list[Finding]:
     """Every claim of a study with its verdict, what our runs refute first."""
-    asked = {place: [*_questions(claim, plan.settings)] for place, claim in enumerate(plan.study.claims)}
+    asked = {place: [*questions_of(claim, plan.settings)] for place, claim in enumerate(plan.study.claims)}
     runs = _Runs(plan, rows, cores)
-    comparisons = sum(runs.reason(question) is None for questions in asked.values() for question in questions)
+    counts = [sum(runs.reason(question) is None for question in questions) for questions in asked.values()]
     contrasts = {
-        measure: Contrasts(measure, rows, cores, comparisons)
+        measure: Contrasts(measure, rows, cores, sum(counts), sum(map(bool, counts)))
         for measure in {question.measure for questions in asked.values() for question in questions}
     }
     judged = [_judge(claim, asked[place], runs, contrasts) for place, claim in enumerate(plan.study.claims)]
@@ -114,10 +88,10 @@ class _Runs:
     def row(self, setting: Setting) -> Row | None:
         return self._rows[id(setting)]
 
-    def reason(self, question: _Question) -> str | None:
+    def reason(self, question: Question) -> str | None:
         """Why a question cannot be asked of our runs; None if it can."""
         quantity = quantity_named(question.measure)
-        for setting in (question.first, question.second, *(question.alone or ())):
+        for setting in (question.first, question.second, *chain.from_iterable(question.without)):
             if setting is not None and (reason := self._unusable(setting, quantity)) is not None:
                 return reason
         return None
@@ -125,123 +99,25 @@ class _Runs:
     def _unusable(self, setting: Setting, quantity: Quantity) -> str | None:
         if setting.missing is not None:
             return setting.missing.partition(" (")[0]  # the plan has the whole sentence
-        workers = _workers(setting)
-        if quantity.timed and workers > self._cores:
-            return f"{workers} workers with a core each are needed, but there are {self._cores} cores"
+        row = self.row(setting)
+        if quantity.timed and (needed := cores_of(setting)) > self._cores and not self._leaves_cores(row):
+            workers = counted(workers_of(setting), "worker")
+            servers = f" and {counted(needed - workers_of(setting), 'server')}" if needed > workers_of(setting) else ""
+            return f"{workers}{servers} with a core each are needed, but there are {self._cores} cores"
         if changed := other_experiment(setting, steady=quantity.steady):
             return f"our runs differ: {', '.join(changed)}"
-        if self.row(setting) is None:
+        if row is None:
             return "it was not run at this scale"
         return None
 
-
-def _questions(claim: Claim, settings: Sequence[Setting]) -> Iterator[_Question]:
-    for check in claim.checks:
-        among = [
-            setting for setting in settings if fits_any(_fields(setting), check.where)
-            and not any(fits_any(_fields(setting), excluded) for excluded in check.exceptions)
-            and (not setting.added or _names_added(check))
-        ]
-        yield from _questions_of(check, among, [setting for setting in settings if not setting.added])
-
-
-def _fields(setting: Setting) -> Fields:
-    """The published fields of a configuration, and whether it was added to the study."""
-    return {**setting.published, **({"added": True} if setting.added else {})}
-
-
-def _names_added(check: Check) -> bool:
-    """Whether a check is about configurations that were added to the study: all others leave them out."""
-    return "added" in check.where or (isinstance(check, Compare | Largest) and "added" in check.of)
-
-
-def _questions_of(check: Check, among: Sequence[Setting], settings: Sequence[Setting]) -> Iterator[_Question]:
-    match check:
-        case Compare():
-            yield from _pairs(check, among, settings)
-        case Largest():
-            winners = [setting for setting in among if fits(_fields(setting), check.of)]
-            others = [setting for setting in among if setting not in winners]
-            for winner in winners:
-                for other in others:
-                    yield _Question(f"over {other.label}", check.measure, winner, other, "more")
-        case Level():
-            for setting in among:
-                yield _Question(setting.label, check.measure, setting, None, check.sense, value=check.value,
-                                within=check.within)
-        case Scales():
-            for series in _series(among):
-                for count, setting in series.items():
-                    if 1 < count <= check.to and 1 in series:
-                        yield _Question(f"{setting.label} over one worker", "throughput", setting, series[1], "more",
-                                        check.share * count, optional=count != check.to)
-        case Flattens():
-            for series in _series(among):
-                if check.beyond in series and check.to in series:
-                    yield _Question(
-                        f"{series[check.to].label} over {check.beyond} workers", "throughput", series[check.to],
-                        series[check.beyond], "less", check.share * check.to / check.beyond, optional=False,
-                    )
-
-
-def _pairs(check: Compare, among: Sequence[Setting], settings: Sequence[Setting]) -> Iterator[_Question]:
-    """Configurations of both groups that differ in nothing else."""
-    for first in among:
-        if not fits(_fields(first), check.of):
-            continue
-        second = _partner(first, check.of, check.than, settings)
-        if second is None:
-            continue
-        alone = None
-        if check.measure == "speedup":
-            singles = tuple(_with_one_worker(setting, settings) for setting in (first, second))
-            if first.published.get("workers", 1) == 1 or singles[0] is None or singles[1] is None:
-                continue
-            alone = (singles[0], singles[1])
-        yield _Question(first.label, check.measure, first, second, check.sense, check.factor, check.within, alone=alone)
-
-
-def _partner(first: Setting, of: Fields, than: Fields, settings: Iterable[Setting]) -> Setting | None:
-    fixed = {*of, *than}
-    if fixed & {"engine", "strategy"}:
-        fixed |= _OF_STRATEGIES
-    fixed -= than.keys()
-    wanted = {name: value for name, value in first.published.items() if name not in fixed} | than
-    for setting in settings:
-        names = {*wanted, *setting.published} - fixed
-        if all(setting.published.get(name) == wanted.get(name) for name in names):
-            return setting
-    return None
-
-
-def _with_one_worker(setting: Setting, settings: Iterable[Setting]) -> Setting | None:
-    """The same configuration with one worker; where every worker comes with a server, with one of both."""
-    wanted = ({**setting.published, "workers": 1}, {**setting.published, "workers": 1, "servers": 1})
-    return next((each for each in settings if dict(each.published) in wanted), None)
-
-
-def _series(settings: Sequence[Setting]) -> list[dict[int, Setting]]:
-    """Configurations that differ in their number of workers alone, by that number; every worker may have a server."""
-    alike: dict[str, list[Setting]] = {}
-    for setting in settings:
-        rest = {name: repr(value) for name, value in setting.published.items() if name not in ("workers", "servers")}
-        alike.setdefault(repr(sorted(rest.items())), []).append(setting)
-    series = []
-    for group in alike.values():
-        servers = dict.fromkeys(setting.published.get("servers") for setting in group)
-        lines = [[setting for setting in group if setting.published.get("servers") == count] for count in servers]
-        lines.append([setting for setting in group if setting.published.get("servers") == _workers(setting)])
-        series += [{_workers(setting): setting for setting in line} for line in lines
-                   if len(line) > 1 or len(group) == 1]
-    return series
-
-
-def _workers(setting: Setting) -> int:
-    return int(setting.published.get("workers", 1))
+    def _leaves_cores(self, row: Row | None) -> bool:
+        """Whether all processes of the runs together use so little that they hardly compete for a core."""
+        used = [] if row is None else [BY_NAME["cpu_percent"].read(result) for result in row.results]
+        return bool(used) and all(percent is not None and percent <= _IDLE * 100 * self._cores for percent in used)
 
 
 def _judge(
-    claim: Claim, questions: Sequence[_Question], runs: _Runs, contrasts: Mapping[str, Contrasts]
+    claim: Claim, questions: Sequence[Question], runs: _Runs, contrasts: Mapping[str, Contrasts]
 ) -> Finding:
     if claim.unchecked:
         return Finding(claim, "not checkable here", claim.unchecked)
@@ -284,7 +160,7 @@ def _open(answers: Sequence[_Answer]) -> str:
     return "it may be chance: add repetitions"
 
 
-def _answer(question: _Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
+def _answer(question: Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
     first = runs.row(question.first)
     second = runs.row(question.second) if question.second is not None else None
     assert first is not None, "the runs that it needs do not exist"
@@ -297,8 +173,8 @@ def _answer(question: _Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
         text = f"{question.label}: {contrasts.quantity.heading} {format(value, contrasts.quantity.form)}"
     else:
         lead = contrasts.lead(first, second)
-        if question.alone is not None:
-            lead = _of_speedups(lead, question.alone, runs, contrasts)
+        for pair in question.without:
+            lead = _without(lead, pair, runs, contrasts)
         text = f"{question.label}: {lead.text()}"
         if lead.is_ratio:
             lead = lead.minus(math.log(question.factor))
@@ -309,10 +185,9 @@ def _answer(question: _Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
     return _Answer(verdict, text, lead)
 
 
-def _of_speedups(lead: Lead, alone: tuple[Setting, Setting], runs: _Runs, contrasts: Contrasts) -> Lead:
-    """The lead in throughput without that of one worker each."""
-    one, other = (runs.row(setting) for setting in alone)
+def _without(lead: Lead, pair: tuple[Setting, Setting], runs: _Runs, contrasts: Contrasts) -> Lead:
+    """A lead without that of another pair."""
+    one, other = (runs.row(setting) for setting in pair)
     assert one is not None, "the runs that it needs do not exist"
     assert other is not None, "the runs that it needs do not exist"
-    back = contrasts.lead(other, one)
-    return replace(lead.plus(back), looks=min(lead.looks, back.looks))
+    return lead.plus(contrasts.lead(other, one))

@@ -1,14 +1,16 @@
 """Differences between our configurations in one quantity, as far as the runs show them, for checks of claims.
 
-All runs of a study are compared at once, by the judge's own model of repetitions and noise; every interval has its
-share of the judge's error rate, so that at most one study in twenty says anything false.
+All runs of a study are compared at once, by the judge's own model of repetitions and noise. Half of the judge's error
+rate is for claims that are confirmed wrongly, divided by the claims, because all comparisons of one must hold; half is
+for claims that are refuted wrongly, divided by all comparisons, because one suffices. So at most one study in twenty
+says anything false.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 
@@ -33,8 +35,10 @@ class Lead:
     """How far one thing is above another: the logarithm of a ratio, or a difference of shares."""
 
     estimate: float
-    #: Half of the interval; infinite where there are too few repetitions.
+    #: Half of the interval that decides what is refuted; infinite where there are too few repetitions.
     reach: float
+    #: Half of the interval that decides what holds, which is no wider.
+    near: float
     #: By how much more, and less, it may be because other programs slowed runs.
     above: float = 0.0
     below: float = 0.0
@@ -55,26 +59,28 @@ class Lead:
         return self.above > 0 or self.below > 0
 
     def minus(self, number: float) -> Lead:
-        return Lead(self.estimate - number, self.reach, self.above, self.below, self.is_ratio, self.looks)
+        return replace(self, estimate=self.estimate - number)
 
     def plus(self, other: Lead) -> Lead:
         """The sum with a lead of other runs: their errors are independent."""
-        return Lead(self.estimate + other.estimate, math.hypot(self.reach, other.reach), self.above + other.above,
-                    self.below + other.below, self.is_ratio, min(self.looks, other.looks))
+        return Lead(self.estimate + other.estimate, math.hypot(self.reach, other.reach),
+                    math.hypot(self.near, other.near), self.above + other.above, self.below + other.below,
+                    self.is_ratio, min(self.looks, other.looks))
 
     def is_so(self, sense: Sense, within: float) -> bool | None:
         """Whether it is more than 0, less, or within so much of it; None where the interval leaves that open."""
+        least, most = self.estimate - self.near - self.below, self.estimate + self.near + self.above
         if sense == "same":
-            near = math.log1p(within) if self.is_ratio else within
-            if -near <= self.low and self.high <= near:
+            margin = math.log1p(within) if self.is_ratio else within
+            if -margin <= least and most <= margin:
                 return True
-            return False if self.low > near or self.high < -near else None
-        low, high = (self.low, self.high) if sense == "more" else (-self.high, -self.low)
-        return True if low > 0 else False if high < 0 else None
+            return False if self.low > margin or self.high < -margin else None
+        holds, fails = (least > 0, self.high < 0) if sense == "more" else (most < 0, self.low > 0)
+        return True if holds else False if fails else None
 
     def seems(self, sense: Sense, within: float) -> bool:
         """The same by the estimate alone."""
-        return bool(Lead(self.estimate, 0.0, is_ratio=self.is_ratio).is_so(sense, within))
+        return bool(Lead(self.estimate, 0.0, 0.0, is_ratio=self.is_ratio).is_so(sense, within))
 
     def text(self, factor: float = 1.0) -> str:
         """`1.23 (1.10–1.40)` times, or `+0.012 (+0.002 to +0.022)`; `factor` is what `minus` took away."""
@@ -89,7 +95,7 @@ class Lead:
 class Contrasts:
     """What the runs of a study show of one quantity, with intervals whose level allows for so many comparisons."""
 
-    def __init__(self, quantity: str, rows: Sequence[Row], cores: int, comparisons: int) -> None:
+    def __init__(self, quantity: str, rows: Sequence[Row], cores: int, comparisons: int, claims: int) -> None:
         self.quantity: Quantity = quantity_named(quantity)
         self._name = quantity
         self._cores = cores
@@ -97,7 +103,7 @@ class Contrasts:
         values = [source.values(row, cores) for row in rows]
         self._values = {row.name: found for row, found in zip(rows, values, strict=True) if found}
         self._rows = {row.name: row for row in rows if row.name in self._values}
-        self._comparisons = max(1, comparisons)
+        self._comparisons, self._claims = max(1, comparisons), max(1, claims)
 
     def measured(self, row: Row) -> bool:
         return row.name in self._values
@@ -114,12 +120,13 @@ class Contrasts:
         blocks = sorted({block for table in tables for block in table})
         return fit(np.array([[[table.get(block, math.nan) for block in blocks] for table in tables]]))
 
-    def _level(self, looks: int) -> float:
-        """The chance that one interval may miss the truth."""
-        return error_of_look(looks) / self._comparisons
-
-    def _quantile(self, freedom: float, looks: int) -> float:
-        return t_quantile(1 - self._level(looks) / 2, freedom) if looks >= FIRST_LOOK else math.inf
+    def _reaches(self, error: float, freedom: float, looks: int) -> tuple[float, float]:
+        """Half of the intervals that decide what is refuted and what holds."""
+        if looks < FIRST_LOOK or math.isinf(error):
+            return math.inf, math.inf
+        refuted, held = (t_quantile(1 - error_of_look(looks) / parts / 2, freedom)
+                         for parts in (self._comparisons, self._claims))
+        return error * refuted, error * min(held, refuted)
 
     def lead(self, first: Row, second: Row) -> Lead:
         """First over second; of speedups, the lead in throughput without what one worker has is `speedup`."""
@@ -129,15 +136,14 @@ class Contrasts:
             metric = self.quantity.metric
             assert metric is not None
             found = difference(*(scores_of(row.results, metric.name, metric.fraction) for row in (first, second)))
-            reach = found.error * self._quantile(found.freedom, looks) if found.seeds_known else math.inf
-            return Lead(found.estimate, reach, is_ratio=False, looks=looks)
+            error = found.error if found.seeds_known else math.inf
+            return Lead(found.estimate, *self._reaches(error, found.freedom, looks), is_ratio=False, looks=looks)
         places = list(self._values)
         one, other = places.index(first.name), places.index(second.name)
         estimate, error, freedom = (float(of[0, one, other]) for of in
                                     (self._fit.estimate, self._fit.error, self._fit.freedom))
-        quantile = self._quantile(freedom, looks)
-        reach = math.inf if math.isinf(quantile) or math.isinf(error) else error * quantile
-        return Lead(estimate, reach, above, below, not self.quantity.fraction, looks)
+        reaches = self._reaches(error, freedom, looks)
+        return Lead(estimate, *reaches, above, below, not self.quantity.fraction, looks)
 
     def level(self, row: Row, value: float) -> Lead:
         """A configuration's mean over, or minus, a value."""
@@ -147,13 +153,14 @@ class Contrasts:
             values = [math.log(each / value) for each in values if each > 0]
         estimate = fmean(values) - (0.0 if ratio else value)
         if len(values) < FIRST_LOOK:
-            return Lead(estimate, math.inf, is_ratio=ratio, looks=len(values))
+            return Lead(estimate, math.inf, math.inf, is_ratio=ratio, looks=len(values))
         error = max(stdev(values), RESOLUTION) / math.sqrt(len(values))
         total = row.results[0].test.total if self._by_test_set and row.results[0].test else None
         if total:
             mean = min(max(fmean(values), 0.0), 1.0)
             error = math.hypot(error, math.sqrt(mean * (1 - mean) / total))
-        return Lead(estimate, error * self._quantile(len(values) - 1, len(values)), is_ratio=ratio, looks=len(values))
+        reaches = self._reaches(error, len(values) - 1, len(values))
+        return Lead(estimate, *reaches, is_ratio=ratio, looks=len(values))
 
     def _slowed(self, first: Row, second: Row) -> tuple[float, float]:
         """By how much the lead of the first may be more, and less, than seen, because other programs slowed runs."""

@@ -184,7 +184,19 @@ class Flattens(_Check):
     share: float = Field(0.8, gt=0, le=1)
 
 
-Check = Annotated[Compare | Largest | Level | Scales | Flattens, Field(discriminator="kind")]
+class Gap(_Check):
+    """How many times `than` a measure of `of` is among `where`, against the same ratio among `against`: pairs of both
+    have as many workers. Of metrics that are fractions, differences take the place of ratios."""
+
+    kind: Literal["gap"]
+    measure: str
+    of: Fields
+    than: Fields
+    sense: Literal["more", "less"] = Field(alias="is")
+    against: Values
+
+
+Check = Annotated[Compare | Largest | Level | Scales | Flattens | Gap, Field(discriminator="kind")]
 
 
 class Claim(_Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,10 +12,24 @@ import yaml
 from pydantic import ValidationError
 
 from velodrome import files
+from velodrome.catalog.models import MODEL_NAMES, is_own
+from velodrome.catalog.registry import ENGINES, forms
 from velodrome.clusters.yaml_files import parse_yaml
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.job.job import job_fields, make_job, reason_of
-from velodrome.studies.format import SCALES, Check, Compare, Largest, ScaleName, Scales, Study, fits, fits_any
+from velodrome.studies.format import (
+    SCALES,
+    Block,
+    Check,
+    Compare,
+    Gap,
+    Largest,
+    ScaleName,
+    Scales,
+    Study,
+    fits,
+    fits_any,
+)
 from velodrome.studies.quantities import is_quantity, quantity_names
 
 #: The place of a mistake in a file: names of fields and numbers of list items.
@@ -24,6 +38,10 @@ Place = tuple[int | str, ...]
 _LARGEST, _MOST_MISTAKES = 4 << 20, 8
 #: What a configuration cannot leave to defaults, because it names the configuration: whoever reads the file needs it.
 _STATED = ("dataset", "model", "engine", "strategy", "batch_size", "epochs")
+#: The same of a script.
+_STATED_OF_SCRIPT = ("engine", "workers")
+#: Where the scripts of studies that come with Velodrome lie.
+_EXAMPLES = Path(__file__).parents[1] / "example_files"
 #: What a study's configuration may hold beside the fields of a job.
 _MARKS = ("added",)
 
@@ -32,8 +50,23 @@ _MARKS = ("added",)
 def studies() -> dict[str, Study]:
     """Every study that comes with Velodrome by its name, in the order of their names."""
     shipped = [file for file in resources.files(__package__).iterdir() if file.name.endswith(".yaml")]
-    listed = [Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))) for file in shipped]
+    listed = [_with_scripts(Study.model_validate(parse_yaml(file.read_text(encoding="utf-8"))), _EXAMPLES)
+              for file in shipped]
     return {study.name: study for study in sorted(listed, key=lambda study: study.name)}
+
+
+def _with_scripts(study: Study, folder: Path) -> Study:
+    """The study with the paths of its scripts, which lie in a folder."""
+    def resolved(fields: dict[str, Any]) -> dict[str, Any]:
+        script = fields.get("script")
+        return {**fields, "script": str(folder / script)} if isinstance(script, str) else fields
+
+    def in_block(block: Block) -> Block:
+        vary = {name: [resolved(value) if name == "entry" else value for value in values]
+                for name, values in block.vary.items()}
+        return block.model_copy(update={"job": resolved(block.job), "vary": vary})
+
+    return study.model_copy(update={"races": [in_block(block) for block in study.races]})
 
 
 def is_file(name: str) -> bool:
@@ -66,11 +99,11 @@ def read_study(path: Path) -> Study:
         raise BadRequest(f"no file {str(path)!r}: `velodrome study new {path}` writes one to begin with") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
-    return parse_study(text, str(path))
+    return parse_study(text, str(path), path.absolute().parent)
 
 
-def parse_study(text: str, file: str) -> Study:
-    """A study as the text of a file; `BadRequest` as above."""
+def parse_study(text: str, file: str, folder: Path = _EXAMPLES) -> Study:
+    """A study as the text of a file; `BadRequest` as above. `folder` is where its scripts lie."""
     try:
         content = parse_yaml(text)
     except ValueError as error:
@@ -78,8 +111,13 @@ def parse_study(text: str, file: str) -> Study:
     try:
         study = Study.model_validate(content)
     except ValidationError as error:
-        wrong: list[tuple[Place, str]] = [(_own(each["loc"], content), _sentence(each)) for each in error.errors()]
+        # Of alternatives for one place, the first is the plainest.
+        first: dict[Place, str] = {}
+        for each in error.errors():
+            first.setdefault(_own(each, content), _sentence(each))
+        wrong = list(first.items())
     else:
+        study = _with_scripts(study, folder)
         wrong = list(_mistakes(study))
         if not wrong:
             return study
@@ -88,14 +126,14 @@ def parse_study(text: str, file: str) -> Study:
     raise BadRequest("\n  ".join([*lines[:_MOST_MISTAKES], *more]))
 
 
-def _own(place: Place, content: Any) -> Place:
-    """The place without the names of alternatives that pydantic puts between fields, such as `compare`."""
+def _own(error: Any, content: Any) -> Place:
+    """The place without what pydantic puts between and behind fields: names of alternatives, such as `compare`."""
     kept: list[int | str] = []
-    for number, part in enumerate(place):
+    for number, part in enumerate(error["loc"]):
         try:
             content = content[part]
         except (KeyError, IndexError, TypeError):
-            if number < len(place) - 1:
+            if number < len(error["loc"]) - 1 or error["type"] != "missing":
                 continue
         kept.append(part)
     return tuple(kept)
@@ -106,7 +144,10 @@ def _sentence(error: Any) -> str:
         return "this field is missing"
     if error["type"] == "extra_forbidden":
         return "there is no such field"
-    return reason_of(error)
+    if error["type"] == "union_tag_invalid":
+        known = str(error["ctx"]["expected_tags"]).replace("'", "")
+        return f"kind {error['ctx']['tag']!r}: must be one of {known}"
+    return reason_of(error).split(" or instance of ")[0].replace("a valid number, unable", "a number, unable")
 
 
 def _named(place: Place) -> str:
@@ -136,15 +177,25 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
     """What is wrong with a study whose fields have the right types: names that nothing has, rules that fit nothing."""
     combinations = study.combinations()
     for number, block in enumerate(study.races):
+        yield from _mistakes_of_names(number, block)
         for fields in block.combinations():
             try:
                 make_job({name: value for name, value in fields.items() if name not in _MARKS})
             except VelodromeError as error:
                 yield ("races", number), str(error)
                 break
-            if lacking := [name for name in _STATED if name not in fields]:
-                yield ("races", number), f"a study states every {', '.join(_STATED)}: {', '.join(lacking)} is missing"
+            stated = _STATED_OF_SCRIPT if fields.get("script") else _STATED
+            if lacking := [name for name in stated if name not in fields]:
+                yield ("races", number), f"a study states every {', '.join(stated)}: {', '.join(lacking)} is missing"
                 break
+            if fields.get("script") and not Path(fields["script"]).is_file():
+                yield ("races", number), f"script: no file {fields['script']!r}"
+                break
+    for scale, about in study.scales.items():
+        for part in ("job", "most", "only"):
+            for name in getattr(about, part):
+                if name not in job_fields():
+                    yield ("scales", scale, part, name), f"no field {name!r}: {which_name(name, job_fields())}"
     for number, setting in enumerate(study.settings):
         for name in setting.fields:
             if name not in job_fields():
@@ -160,6 +211,25 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
         for place, check in enumerate(claim.checks):
             for name, sentence in _mistakes_of_check(check, combinations):
                 yield ("claims", number, "checks", place, name), sentence
+
+
+def _mistakes_of_names(number: int, block: Block) -> Iterator[tuple[Place, str]]:
+    """Engines, strategies and models that there are none of, where they are written."""
+    written: list[tuple[Place, Mapping[str, Any]]] = [(("job",), block.job)]
+    usable = ENGINES.usable()
+    for name, values in block.vary.items():
+        written += [(("vary", name, place), value if name == "entry" else {name: value})
+                    for place, value in enumerate(values)]
+    for where, fields in written:
+        engine = fields.get("engine", block.job.get("engine"))
+        strategies = [each.name for form in forms(engine) for each in form.strategies] if engine in usable else []
+        model = fields.get("model")
+        known: dict[str, Collection[str]] = {"engine": ENGINES.names(), "strategy": strategies, "model": MODEL_NAMES}
+        for field, names in known.items():
+            value = fields.get(field)
+            own = field == "model" and isinstance(model, str) and is_own(model)
+            if isinstance(value, str) and names and value not in names and not own:
+                yield ("races", number, *where, field), f"no {field} {value!r}: {which_name(value, names)}"
 
 
 def _mistakes_of_values(
@@ -179,9 +249,11 @@ def _mistakes_of_check(check: Check, combinations: Sequence[Mapping[str, Any]]) 
     if not among:
         yield "where", "no configuration of the study has these values"
         return
-    if isinstance(check, Compare | Largest) and not any(fits(fields, check.of) for fields in among):
+    if isinstance(check, Compare | Largest | Gap) and not any(fits(fields, check.of) for fields in among):
         yield "of", "no configuration of the study has these values"
-    if isinstance(check, Compare) and not any(fits(fields, check.than) for fields in combinations):
+    if isinstance(check, Gap) and not any(fits_any(fields, check.against) for fields in combinations):
+        yield "against", "no configuration of the study has these values"
+    if isinstance(check, Compare | Gap) and not any(fits(fields, check.than) for fields in combinations):
         yield "than", "no configuration of the study has these values"
     if isinstance(check, Scales) and not any(fields.get("workers") == 1 for fields in among):
         yield "where", "speedup is over one worker, and no configuration among these has one"

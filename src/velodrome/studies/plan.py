@@ -6,21 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from velodrome.catalog import registry
-from velodrome.catalog.models import zoo_model
+from velodrome.catalog.models import is_own, zoo_model
 from velodrome.clusters import environments, preflight
 from velodrome.clusters.launcher import Launcher
 from velodrome.clusters.preflight import admit, complete, examined
 from velodrome.data import catalogue
 from velodrome.data.base import BadData, Progress
-from velodrome.errors import BadRequest, VelodromeError, bytes_text
+from velodrome.errors import BadRequest, VelodromeError, bytes_text, which_name
 from velodrome.job.job import Job, make_job
 from velodrome.job.names import several_of, varied_fields
 from velodrome.job.race import Race, parse_race
+from velodrome.job.values import in_words
 from velodrome.machine import cores
-from velodrome.studies.format import ScaleName, Study
+from velodrome.studies.format import ScaleName, Study, Values
 from velodrome.studies.settings import Setting, label_of
 
 #: Workers per core beyond which more of them only take turns.
@@ -39,6 +41,8 @@ class Choice:
     test_group: int | None = None
     #: Of every strategy that has a stock form.
     implementation: str | None = None
+    #: Values of published fields: configurations with others are left out.
+    only: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,13 +100,17 @@ def available(
     name = fields["engine"]
     if name not in registry.ENGINES.usable():
         return f"engine {name} is not part of this version, so what was published with it cannot run"
+    script = fields.get("script")
     try:
         job = make_job({key: fields[key] for key in ("engine", "strategy", "framework") if key in fields})
         missing = [] if elsewhere else environments.missing(registry.engine_of(job), registry.strategy_of(job))
-        zoo_model(fields["model"])
+        if not script and not is_own(fields["model"]):
+            zoo_model(fields["model"])
     except BadRequest as error:
         return str(error)
-    return f"{name}/{fields['strategy']}: {'; '.join(missing)}" if missing else look(fields["dataset"])
+    if missing:
+        return f"{name}{'' if script else '/' + fields['strategy']}: {'; '.join(missing)}"
+    return None if script else look(fields["dataset"])
 
 
 def glance_at_data(choice: Choice, name: str) -> str | None:
@@ -215,6 +223,7 @@ def plan_study(
     if scale not in study.scales:
         raise BadRequest(f"--scale {scale}: {study.name} has no such scale; choose {' or '.join(study.scales)}")
     small = study.scales[scale]
+    _check_only(study, choice.only)
     settings: list[Setting] = []
     looked: dict[str, str | None] = {}
     asked: list[dict[str, Any]] = []
@@ -228,7 +237,9 @@ def plan_study(
     for combination in study.combinations():
         published = {name: value for name, value in combination.items() if name != "added"}
         added = bool(combination.get("added"))
-        if any(published.get(name, values[0]) not in values for name, values in small.only.items()):
+        if any(published.get(name, values[0]) not in values for name, values in small.only.items()) or not all(
+            in_words(published.get(name)) in map(in_words, values) for name, values in choice.only.items()
+        ):
             left_out += 1
             continue
         origins = tuple(study.provenance(combination))
@@ -251,7 +262,7 @@ def plan_study(
     if not plan.jobs:
         return plan
     # Names depend on the whole study, also on what cannot run yet: they stay the same when it can.
-    prefix = several_of((fields["dataset"], fields["model"]) for fields in asked)
+    prefix = several_of((fields.get("dataset", "script"), fields.get("model", "script")) for fields in asked)
     fields = varied_fields(parse_race({"vary": {"entry": asked}}))
     race = _race(plan, choice).model_copy(
         update={"prefix": prefix, "named_by": fields or None, "fitted": fitter.fitted}
@@ -259,8 +270,26 @@ def plan_study(
     return StudyPlan(**{**vars(plan), "race": race})
 
 
+def _check_only(study: Study, only: Values) -> None:
+    """Refuse values that no configuration of a study has, with those that there are."""
+    for name, values in only.items():
+        there = dict.fromkeys(in_words(fields[name]) for fields in study.combinations() if name in fields)
+        if not there:
+            named = dict.fromkeys(key for fields in study.combinations() for key in fields if key != "added")
+            raise BadRequest(f"--only {name}: {study.name} does not name that field: {which_name(name, [*named])}")
+        for value in values:
+            if in_words(value) not in there:
+                raise BadRequest(f"--only {name}={in_words(value)}: no configuration of {study.name} has it; choose "
+                                 f"from {', '.join(there)}")
+
+
 def _chosen(fields: dict[str, Any], choice: Choice) -> dict[str, Any]:
     """The job with the user's data in place of the published."""
+    if fields.get("script"):
+        if choice.dataset is not None:
+            raise BadRequest(f"--dataset {choice.dataset!r}: {Path(fields['script']).name} is a script, which brings "
+                             "its own data; leave it out")
+        return fields
     if choice.dataset is not None:
         fields["dataset"] = choice.dataset
     if choice.data_url is not None:

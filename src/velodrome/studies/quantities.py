@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from velodrome.catalog.base import SCRIPT_LABEL
 from velodrome.job.result import Result
 from velodrome.judge.blocks import Block
 from velodrome.judge.compare import Row
@@ -19,6 +20,8 @@ Read = Callable[[Result, int], float | None]
 _AT_EPOCH = re.compile(r"(?P<metric>(?:train|validation)_\w+)@(?P<epoch>[1-9][0-9]*)")
 #: A metric of the last epoch: `train_accuracy`.
 _LAST_EPOCH = re.compile(r"(?:train|validation)_\w+")
+#: A metric that a script reported of its test: `test_distance`.
+_OF_TEST = re.compile(r"test_(?P<metric>\w+)")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,16 @@ def _inbound_rate(result: Result, cores: int) -> float | None:
 
 
 def _steps_per_worker(result: Result, cores: int) -> float | None:
-    return result.steps / result.workers if result.steps else None
+    """Of a script, the steps that its first worker reported."""
+    share = 1 if result.strategy == SCRIPT_LABEL else result.workers
+    return result.steps / share if result.steps else None
+
+
+def _of_test(metric: str) -> Read:
+    def read(result: Result, cores: int) -> float | None:
+        return None if result.test is None else result.test.value(metric)
+
+    return read
 
 
 def _of_epoch(metric: str, epoch: int) -> Read:
@@ -120,6 +132,10 @@ def quantity_named(name: str) -> Quantity:
     """A quantity by its name: one of `QUANTITIES`, or a metric of the last epoch or of an epoch."""
     if name in QUANTITIES:
         return QUANTITIES[name]
+    if reported := _OF_TEST.fullmatch(name):
+        metric = reported["metric"]
+        heading = f"test {metric.replace('_', ' ')}"
+        return Quantity(heading, ".4f", _of_test(metric), fraction=metric.endswith("accuracy"))
     match = _AT_EPOCH.fullmatch(name)
     metric = match["metric"] if match else name
     epoch = int(match["epoch"]) if match else -1
@@ -129,7 +145,8 @@ def quantity_named(name: str) -> Quantity:
 
 
 def is_quantity(name: str) -> bool:
-    return name in QUANTITIES or bool(_AT_EPOCH.fullmatch(name) or _LAST_EPOCH.fullmatch(name))
+    return name in QUANTITIES or any(
+        pattern.fullmatch(name) for pattern in (_AT_EPOCH, _LAST_EPOCH, _OF_TEST))
 
 
 def quantity_names() -> list[str]:

@@ -145,7 +145,8 @@ def _over_epochs(name: str, compared: Sequence[FigureComparison]) -> Picture:
     panels: dict[str, list[FigureComparison]] = {}
     for each in compared:
         fields = each.setting.published
-        panels.setdefault(f"{fields['dataset']}, {fields['model']}", []).append(each)
+        title = ", ".join(str(fields[name]) for name in ("dataset", "model") if name in fields)
+        panels.setdefault(title, []).append(each)
     lines = -(-len(panels) // _COLUMNS)
     with drawing():
         figure, axes = new_figure(11, 0.8 + 3.0 * lines, lines, _COLUMNS)
@@ -169,5 +170,6 @@ def _draw(panel: Axes, name: str, compared: FigureComparison, number: int) -> Li
     published, ours = compared.published_epochs[name], compared.our_epochs.get(name, ())
     points = panel.plot(range(1, len(published) + 1), published, MARKERS[number % len(MARKERS)], color=colour,
                         alpha=0.6, linestyle="none", label=f"{fields['strategy']}, batch {fields['batch_size']}")[0]
-    panel.plot(range(1, len(ours) + 1), ours, color=colour)
+    # A line needs two points.
+    panel.plot(range(1, len(ours) + 1), ours, "" if len(ours) > 1 else "_", color=colour, markersize=12)
     return points

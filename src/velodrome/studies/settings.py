@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from velodrome.job.job import make_job
+from velodrome.job.script import filled
 from velodrome.judge.compare import Row
 from velodrome.studies.format import Provenance
 
@@ -17,10 +20,14 @@ def size_of(fields: Mapping[str, Any]) -> str:
 
 def label_of(fields: Mapping[str, Any]) -> str:
     """A job of a study in a few words."""
+    if fields.get("script"):
+        words = filled(make_job({**fields}), None)
+        return f"{Path(fields['script']).name} {words}, {fields['engine']} {size_of(fields)}".replace(" ,", ",")
     framework = f" ({fields['framework']})" if fields.get("framework") else ""
+    over = f" over {fields['collectives']}" if fields.get("collectives") else ""
     stock = " (stock)" if fields.get("implementation") == "stock" else ""
     return (
-        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock} {size_of(fields)}, "
+        f"{fields['dataset']}, {fields['engine']}/{fields['strategy']}{framework}{stock}{over} {size_of(fields)}, "
         f"batch {fields['batch_size']}, {fields['epochs']} epochs"
     )
 
@@ -60,7 +67,8 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
 
 #: What makes a training shorter, but no step of it another one.
 _LENGTH = frozenset({"epochs", "steps"})
-#: What our job may have otherwise without being another experiment.
+#: What our job may have besides the published fields without being another experiment. An implementation is one of the
+#: published fields in studies of frameworks.
 _HARMLESS = frozenset({"bad_data", "implementation"})
 
 
@@ -69,7 +77,8 @@ def other_experiment(setting: Setting, *, steady: bool) -> list[str]:
 
     What is `steady` is the same for a shorter training. The same data read from shards is the same data.
     """
-    published, ignored = setting.published, _HARMLESS | (_LENGTH if steady else frozenset())
+    published = setting.published
+    ignored = (_HARMLESS - published.keys()) | (_LENGTH if steady else frozenset())
     return [
         f"{name} {published.get(name)} → {value}" if name in published else f"{name} {value}"
         for name, value in (setting.ours or {}).items()

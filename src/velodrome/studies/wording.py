@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from velodrome.job.values import in_words
 from velodrome.studies.format import Origin
@@ -26,7 +27,7 @@ def origin_lines(plan: StudyPlan) -> list[str]:
     for each in settings:
         shown = values.setdefault((each.origin, each.why), {}).setdefault(each.field, {})
         if each.value is not None:
-            shown[in_words(each.value)] = None
+            shown[Path(each.value).name if each.field == "script" else in_words(each.value)] = None
     lines = []
     for (origin, why), fields in sorted(values.items(), key=lambda item: _ORIGINS.index(item[0][0])):
         parts = [f"{name}{_listed(list(words))}" for name, words in fields.items()]

@@ -196,6 +196,8 @@ class TextSchedule:
     workers: int = 1
     #: How many times `batch` rows the text is cut into. A step reads the rows of one group; groups advance apart.
     groups: int = 1
+    #: How many workers read the whole text, each at its own pace, instead of a group each.
+    copies: int = 1
     #: Into how many parts a worker divides its rows, to add up the gradients of a step one after the other.
     parts: int = 1
 
@@ -209,8 +211,13 @@ class TextSchedule:
         return (self.words // (self.batch * self.groups) - 1) // self.unroll * self.unroll
 
     @property
+    def readers(self) -> int:
+        """How many advance apart: groups, or workers that read the whole text."""
+        return self.groups * self.copies
+
+    @property
     def steps(self) -> int:
-        return self.width // self.unroll * self.groups
+        return self.width // self.unroll * self.readers
 
     def examples(self, first: int, last: int) -> int:
         """Words that the steps `first` up to, not including, `last` predict, over all workers."""
@@ -221,10 +228,10 @@ class TextSchedule:
 
         Step `s` reads `unroll` columns from ``s * unroll`` on and predicts, for each, the word after it.
         """
-        count = self.batch * self.groups
+        count, stride = self.batch * self.groups, self.workers * self.groups
         length = self.words // count
         rows = text[: length * count].reshape(count, length)
-        return np.ascontiguousarray(rows[rank :: self.workers * self.groups, : self.width + 1])
+        return np.ascontiguousarray(rows[rank % stride :: stride, : self.width + 1])
 
 
 @dataclass(frozen=True)

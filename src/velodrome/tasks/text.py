@@ -74,13 +74,16 @@ class LanguageModel(Task):
     def schedule(self, job: Job, data: Text, epoch: int) -> TextSchedule:
         """Every epoch reads the same rows."""
         strategy = strategy_of(job)
+        batch, unroll = batch_of_step(job, strategy), UNROLL.of(job)
+        if strategy.synchronous:
+            return TextSchedule(len(data.train), batch, unroll, replicas_of(job))
         # Workers that do not wait for one another have a batch of rows each, from the first word to the last.
-        workers, groups = (replicas_of(job), 1) if strategy.synchronous else (1, job.workers)
-        return TextSchedule(len(data.train), batch_of_step(job, strategy), UNROLL.of(job), workers, groups)
+        groups, copies = (1, job.workers) if job.sharding == "off" else (job.workers, 1)
+        return TextSchedule(len(data.train), batch, unroll, groups=groups, copies=copies)
 
     def schedule_warnings(self, job: Job, data: Text) -> list[str]:
         epoch = self.schedule(job, data, 1)
-        left_out = len(data.train) - 1 - epoch.examples(0, epoch.steps)
+        left_out = len(data.train) - 1 - epoch.examples(0, epoch.steps) // epoch.copies
         if not left_out:
             return []
         return [
@@ -91,10 +94,11 @@ class LanguageModel(Task):
 
 def check_rows(job: Job, words: int) -> None:
     """Refuse a resolved job whose text is too short for one step."""
-    if job.sharding in ("file", "off"):
-        raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
     strategy = strategy_of(job)
-    rows = batch_of_step(job, strategy) * (1 if strategy.synchronous else job.workers)
+    whole = job.sharding == "off" and not strategy.synchronous
+    if job.sharding in ("file", "off") and not whole:
+        raise BadRequest(f"--sharding {job.sharding}: a text is divided by its rows; leave sharding out")
+    rows = batch_of_step(job, strategy) * (1 if strategy.synchronous or whole else job.workers)
     if words // rows <= UNROLL.of(job):
         raise BadRequest(
             f"--batch-size {job.batch_size}: {rows:,} rows of more than {UNROLL.of(job)} words need more than the "

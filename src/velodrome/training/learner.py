@@ -65,6 +65,8 @@ class Learner(ABC):
     answers: NDArray[np.bool_] | None = None
     #: Seconds of training that this process spent in collectives, where the engine exposes it.
     collective_seconds: float | None = None
+    #: Seconds of these in which it waited for other workers, where that is measured.
+    waited_seconds: float | None = None
 
     #: What the result records of the implementation that trained (`Implementation.report`); None for the parts in the
     #: strategy's description.

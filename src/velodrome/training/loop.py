@@ -211,7 +211,9 @@ class Training:
         self._mention_undefined(self._task.measured(self._task.fields(test)), "test set is not a number")
         if self._learner.collective_seconds is not None:
             self._events.emit("shares", train_seconds=self._pace.seconds,
-                              collective_seconds=self._learner.collective_seconds)
+                              collective_seconds=self._learner.collective_seconds,
+                              **({} if self._learner.waited_seconds is None
+                                 else {"waited_seconds": self._learner.waited_seconds}))
         return test, seconds
 
     def save_model(self) -> None:

@@ -20,7 +20,7 @@ from velodrome.job.result import Result
 from velodrome.judge.conditions import host_lines, load_note
 from velodrome.judge.configuration import implementation_lines, text_of
 from velodrome.reporting.series import FaultSpan, hosts_of, merged, name_of, series_of
-from velodrome.run.samples import Key, Span
+from velodrome.run.samples import Key, Span, waited
 from velodrome.run.state import RunState
 from velodrome.run.store import RunFolder
 from velodrome.tasks.registry import task_of_result
@@ -141,15 +141,13 @@ def _shares(state: RunState) -> list[dict[str, Any]]:
               for event in state.collectives if event.train_seconds > 0}
     if not events:
         return []
-    # Who arrives last at a collective waits for nobody: what it spends there is communication.
-    least = min(event.collective_seconds for event in events.values())
     found = []
     for process, event in sorted(events.items()):
         inside = min(event.collective_seconds, event.train_seconds)
-        talk = min(least, inside)
+        wait = min(waited(event, events.values()), inside)
         found.append({
             "process": name_of(process), "compute": (event.train_seconds - inside) / event.train_seconds,
-            "wait": (inside - talk) / event.train_seconds, "communicate": talk / event.train_seconds,
+            "wait": wait / event.train_seconds, "communicate": (inside - wait) / event.train_seconds,
         })
     return found
 

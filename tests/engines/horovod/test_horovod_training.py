@@ -67,6 +67,15 @@ def test_two_and_three_processes_end_with_the_weights_of_one(
         assert several["consistency"] == "bsp"
 
 
+def test_over_mpi_it_computes_what_it_computes_over_gloo(train: Train) -> None:
+    """Slide of fruits-horovod, Distributed training: the distribution type is MPI."""
+    several = (*DENSE, *HOROVOD, "--dtype", "float64", "--strategy", "allreduce", "--workers", 2)
+    before = set(Path("/dev/shm").iterdir())
+    over = [train(*several, "--collectives", kind) for kind in ("gloo", "mpi")]
+    assert difference(*over) < 1e-12
+    assert not {path for path in set(Path("/dev/shm").iterdir()) - before if path.name.startswith("mpich")}
+
+
 def test_it_learns_what_the_engine_of_the_framework_learns(train: Train, framework: str) -> None:
     weights = weights_of(train(*DENSE, *HOROVOD, "--steps", 1))
     ours = train(*DENSE, *HOROVOD, "--strategy", "allreduce", "--workers", 2, "--weights", weights)

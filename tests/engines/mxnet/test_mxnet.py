@@ -190,3 +190,15 @@ def test_a_worker_that_dies_or_stops_ends_the_run_by_name(
         "--stall-timeout", 10, variables=variables, only_loopback=False,
     )
     assert words in errors
+
+
+def test_its_stock_form_starts_as_module_fit_does(train: Train) -> None:
+    """Uniform within 0.01, and zero for biases."""
+    short = ("--strategy", "kvstore", "--engine", "mxnet", "--workers", 1, "--steps", 1, "--learning-rate", 1e-9,
+             "--optimizer", "sgd")
+    stock, ours = (load_file(weights_of(train(*DENSE, *short, "--implementation", kind)))
+                   for kind in ("stock", "velodrome"))
+    for name, value in stock.items():
+        most = abs(value).max()
+        assert most < 1e-6 if name.endswith("bias") else 0.009 < most < 0.0101, name
+    assert any(abs(value).max() > 0.05 for value in ours.values())

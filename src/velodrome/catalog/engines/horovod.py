@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,9 @@ def _environment(strategy: Strategy, world: World) -> Mapping[str, str]:
     return {} if strategy.name == "single" else horovod(world)
 
 
-_GLOO = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITHOUT_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",
-         "HOROVOD_WITHOUT_MXNET": "1"}
+#: Both are built; a job chooses one of them.
+_GLOO_AND_MPI = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_WITH_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO",
+                 "HOROVOD_WITHOUT_MXNET": "1"}
 _HOROVOD = "horovod==0.28.1"
 FUSION_THRESHOLD = Option[float | None](
     "fusion_threshold_mb", Annotated[float, Field(ge=0, le=16_384)] | None, None,
@@ -38,21 +39,27 @@ TIMELINE_STEPS = Option[int | None](
     "20, but no more than throughput leaves out",
     after=CYCLE_TIME.name,
 )
-_OPTIONS: Mapping[Option[Any], Any] = {FUSION_THRESHOLD: None, CYCLE_TIME: None, TIMELINE_STEPS: 20}
+COLLECTIVES = Option[str | None](
+    "collectives", Literal["gloo", "mpi"] | None, None, "for horovod: what carries gradients, gloo or mpi (MPICH); by "
+    "default gloo", after=TIMELINE_STEPS.name,
+)
+_OPTIONS: Mapping[Option[Any], Any] = {
+    FUSION_THRESHOLD: None, CYCLE_TIME: None, TIMELINE_STEPS: 20, COLLECTIVES: "gloo",
+}
 _COUNTS = "counts summed over TCP"
 
 
 def _allreduce(implementation: Implementation) -> Strategy:
     return Strategy(
-        "allreduce", "synchronous, gradients averaged by Horovod over Gloo while they are computed, several in one "
-        "all-reduce", listens=("worker",), exchange="all-reduce", options=_OPTIONS, implementation=implementation,
+        "allreduce", "synchronous, gradients averaged by Horovod over Gloo or MPI while they are computed, several in "
+        "one all-reduce", listens=("worker",), exchange="all-reduce", options=_OPTIONS, implementation=implementation,
     )
 
 
 def _torch() -> Engine:
     single = next(strategy for strategy in TORCH.strategies if strategy.name == "single")
     parts = single.implementation
-    exchange = "hvd.DistributedOptimizer over Gloo"
+    exchange = "hvd.DistributedOptimizer over Gloo or MPI"
     return Engine(
         name="horovod",
         framework="torch",
@@ -76,7 +83,7 @@ def _torch() -> Engine:
             requirements="horovod-torch.txt", modules=("torch", "horovod.torch"),
             download_mb=250, disk_mb=1100, minutes=5,
             builds=(SourceBuild(
-                _HOROVOD, {**_GLOO, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1"},
+                _HOROVOD, {**_GLOO_AND_MPI, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_TENSORFLOW": "1"},
                 {"-std=c++14": "-std=c++17"},
             ),),
         ),
@@ -96,7 +103,7 @@ def _tensorflow() -> Engine:
         strategies=(
             single(Implementation(own=(batches,), framework=framework)),
             _allreduce(Implementation(
-                own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo"),
+                own=(batches, _COUNTS), framework=(*framework, "hvd.DistributedGradientTape over Gloo or MPI"),
             )),
         ),
         worker="velodrome.engines.horovod.tensorflow_worker",
@@ -111,7 +118,7 @@ def _tensorflow() -> Engine:
             requirements="horovod-tensorflow.txt", modules=("tensorflow", "horovod.tensorflow"),
             download_mb=330, disk_mb=1300, minutes=4,
             builds=(SourceBuild(
-                _HOROVOD, {**_GLOO, "HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITHOUT_PYTORCH": "1"},
+                _HOROVOD, {**_GLOO_AND_MPI, "HOROVOD_WITH_TENSORFLOW": "1", "HOROVOD_WITHOUT_PYTORCH": "1"},
             ),),
         ),
         without=("accumulate", "ema", "label_smoothing", "weight_decay", "transform"),

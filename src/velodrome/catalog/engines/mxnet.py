@@ -37,9 +37,14 @@ ENGINE = Engine(
             "kvstore", "MXNet's parameter server: dist_sync, in which servers sum the gradients of every step (bsp), "
             "or dist_async, in which they apply each gradient as it comes (asp)",
             consistencies=(BSP, ASP), roles=("scheduler", "server", "worker"),
-            listens=("scheduler", "worker"), shards=("what the servers hold",), constant_rate=(ASP,),
+            servers_beside_workers=True, listens=("scheduler", "worker"), shards=("what the servers hold",),
+            constant_rate=(ASP,),
             implementation=Implementation(
-                own=(_BATCHES, "counts summed over TCP"), framework=(*_FRAMEWORK, "KVStore over ps-lite"),
+                own=(_BATCHES, "counts summed over TCP", "initial weights of the zoo"),
+                framework=(*_FRAMEWORK, "KVStore over ps-lite"),
+                stock=(*_FRAMEWORK, "KVStore over ps-lite", "initial weights as Module.fit draws them, uniform within "
+                       "0.01"),
+                kept=(_BATCHES, "counts summed over TCP"),
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from velodrome.catalog.base import MPI_NEEDS, Engine, Implementation, Need, Strategy, single
-from velodrome.catalog.exchange import NONE, PERIODIC, Exchange
+from velodrome.catalog.exchange import ASP, BSP, DSSP, NONE, PERIODIC, SSP, Exchange
 from velodrome.catalog.options import Option, Positive, Request, parsed_by
 from velodrome.catalog.world import World, torchrun
 from velodrome.errors import BadRequest
@@ -108,6 +108,13 @@ def _checked_mesh(job: Request) -> Mapping[str, Any]:
     return {}
 
 
+def _served(job: Request) -> Mapping[str, Any]:
+    if job.keep_going:
+        raise BadRequest("--keep-going: the servers of torch/parameter-server wait for all of their workers; leave it "
+                         "out, or choose tensorflow/parameter-server")
+    return {}
+
+
 def _compressed(job: Request) -> Mapping[str, Any] | None:
     text = COMPRESS.of(job)
     if text is None:
@@ -158,6 +165,8 @@ _CUT = "stages cut by measured time"
 _TENSOR = "ColwiseParallel and RowwiseParallel over gloo or NCCL"
 _PLAN = "a plan derived from the layers, LSTMs divided by units"
 _ZERO = "ZeroRedundancyOptimizer over torch.optim"
+_SERVERS = "servers that sum and apply flat gradients, and answer when the consistency model allows the next step"
+_BY_SERVERS = "servers take cores from the workers on one machine: name it to race it"
 
 
 def _parts(*framework: str, own: tuple[str, ...] = (), stock: tuple[str, ...] | None = None) -> Implementation:
@@ -222,6 +231,16 @@ ENGINE = Engine(
             options={SYNC_EVERY: 50}, exchanged=_every_few_steps, optimizer="adamw", needs_control=True,
             not_raced=_OTHER_RESULT,
             implementation=_parts(_AVERAGE, _OUTER, own=(_ROUNDS,)),
+        ),
+        Strategy(
+            "parameter-server", "servers hold weights and optimizer state, workers push gradients: in lock step (bsp), "
+            "each by itself (asp), or at most some steps ahead of the slowest (ssp, dssp)",
+            consistencies=(BSP, ASP, SSP, DSSP), roles=("server", "worker"), listens=("server", "worker"),
+            exchange="servers", shards=("weights", "optimizer state"), complete=_served, not_raced=_BY_SERVERS,
+            no_own_optimizer="has its servers step slices of the weights; choose ddp or fsdp",
+            implementation=Implementation(
+                own=(BATCHES, FUSED_OPTIMIZER, PROCESS, _SERVERS), framework=(AUTOGRAD,),
+            ),
         ),
         Strategy(
             "pipeline", "pipeline parallelism (torch.distributed.pipelining): each process has some of the layers, and "

@@ -18,13 +18,13 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from velodrome.clusters.emulated import EmulatedCluster, programs
 from velodrome.clusters.emulated.node import READY, Helper, Node, folder_prefix
 from velodrome.clusters.interrupts import rollback
+from velodrome.clusters.remote.link import is_loopback
 from velodrome.data.storage.store import REMOTE
 from velodrome.errors import BadRequest, Unavailable, VelodromeError
 
@@ -207,18 +207,11 @@ def check_storage(url: str) -> None:
     if url.lower().startswith("s3://"):
         url = os.environ.get("AWS_ENDPOINT_URL", url)
     host = urlsplit(url).hostname or ""
-    if host == "localhost" or _is_loopback(host):
+    if is_loopback(host):
         raise BadRequest(
             f"--on emulated: {url!r} is an address of loopback, where each emulated node finds itself only; give "
             "storage an address that other hosts could use, too"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Gateway:
@@ -238,7 +231,7 @@ def names_of_machine(table: Path = Path("/etc/hosts")) -> str:
     """The names that this machine has a table of, without its own: nodes cannot ask a name server."""
     lines = table.read_text().splitlines() if table.exists() else []
     return "".join(f"{line}\n" for line in lines if (words := line.split()) and words[0][0].isdigit()
-                   and not _is_loopback(words[0]))
+                   and not is_loopback(words[0]))
 
 
 TOOLS = ("ip", "tc", "nsenter", "unshare", "mount")

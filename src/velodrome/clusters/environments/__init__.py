@@ -22,7 +22,6 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
 
 from velodrome.catalog import registry
 from velodrome.catalog.base import Engine, OwnEnvironment, Probe, Strategy
@@ -166,15 +165,6 @@ def read_record(home: Path) -> dict[str, str] | None:
     try:
         record = read_json(home / RECORD, _LARGEST)
     except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def parse_record(text: str) -> dict[str, Any] | None:
-    """The record that another host sent; None if it is none."""
-    try:
-        record = json.loads(text)
-    except ValueError:
         return None
     return record if isinstance(record, dict) else None
 

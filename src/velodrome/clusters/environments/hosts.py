@@ -209,9 +209,16 @@ def _python(link: Link, folder: str = FOLDER) -> str:
     return f"{link.facts['root']}/{folder}/bin/python"
 
 
-def _record(link: Link) -> dict[str, Any] | None:
-    ran = link.run(["cat", f"{link.facts['root']}/{FOLDER}/{RECORD}"])
-    return None if ran.failed else environments.parse_record(ran.output)
+def _record(link: Link, path: str | None = None) -> dict[str, Any] | None:
+    """The record of an environment on a host, by default of the one that was prepared; None if there is none."""
+    ran = link.run(["cat", path or f"{link.facts['root']}/{FOLDER}/{RECORD}"])
+    if ran.failed:
+        return None
+    try:
+        record = json.loads(ran.output)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _digest(link: Link, folder: str = FOLDER) -> dict[str, Any]:
@@ -243,8 +250,7 @@ def own_interpreter(link: Link, engine: Engine, folder: str) -> Interpreter | No
     if engine.own_environment is None:
         return None
     home = f"{folder}/{engine.key}"
-    ran = link.run(["cat", f"{home}/{environments.RECORD}"])
-    record = None if ran.failed else environments.parse_record(ran.output)
+    record = _record(link, f"{home}/{environments.RECORD}")
     if record is None:
         return None
     current = record == environments.record_of(engine)

@@ -2,7 +2,8 @@
 
 An environment is complete when its record is there, which is written last: an installation that was interrupted has
 none and is made anew. A lock per environment lets several commands ask for the same one at once. Each step has a time
-limit, and none outlives the process that started it.
+limit, and none outlives the process that started it: uv, which was tried in place of venv and pip, is faster, but has
+neither, so two command lines would change and nothing here would go.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from velodrome.catalog.base import Engine, OwnEnvironment, SourceBuild
 from velodrome.catalog.registry import engine, engines, forms
 from velodrome.clusters import environments
 from velodrome.clusters.environments import REQUIREMENTS, training_side_digest, training_wheel
-from velodrome.clusters.local import cleaner
-from velodrome.clusters.remote.agent.cleaning import kill_group
+from velodrome.clusters.remote.agent import cleaning
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.files import FileLock, write_text
 from velodrome.variables import TOKEN
@@ -213,7 +213,9 @@ def _pip(python: Path, words: Sequence[str], steps: Steps, variables: Mapping[st
 
 
 def _build(python: Path, build: SourceBuild, scratch: Path, steps: Steps) -> None:
-    variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", **build.variables}
+    # Compilers that came as packages, such as MPICH's, are beside the interpreter.
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    variables = {"MAKEFLAGS": f"-j{os.cpu_count() or 1}", "PATH": path, **build.variables}
     if build.compiler_options:
         variables["CXX"] = str(_compiler(scratch, build.compiler_options))
     _pip(python, ["--no-build-isolation", "--no-cache-dir", build.requirement], steps, variables)
@@ -280,17 +282,17 @@ class Steps:
 def guarded(home: Path, progress: Progress) -> Iterator[Steps]:
     """Steps that write into a folder; if this process is killed, a guardian ends them."""
     token = _token(home)
-    guardian = cleaner.start_guardian(token)
+    guardian = cleaning.start_guardian(token)
     try:
         yield Steps(token, progress)
     finally:
-        cleaner.dismiss(guardian)
+        cleaning.dismiss(guardian)
 
 
 def end_leftovers(home: Path) -> None:
     """End the steps of a process that was killed; its guardian may not have done so yet. Only the holder
     of the folder's lock may call it: nobody else has steps then."""
-    if left := cleaner.end_marked(_token(home)):
+    if left := cleaning.end_all(cleaning.of_run, _token(home)):
         raise VelodromeError(f"processes of an installation that was killed still use {str(home)!r} and cannot be "
                              f"ended: kill {' '.join(map(str, left))}, then run the command again")
 
@@ -333,7 +335,7 @@ def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process that has not been waited for, and its process group."""
     if process.returncode is None:
-        kill_group(process.pid)
+        cleaning.kill_group(process.pid)
         process.wait()
 
 

@@ -37,10 +37,10 @@ from velodrome.clusters.launcher import (
     no_notice,
     refusals,
 )
-from velodrome.clusters.local import cleaner
 from velodrome.clusters.local.processes import LocalProcess, Template, TemplateKilled, start_cold, start_warm
 from velodrome.clusters.plan import LOOPBACK, PORTS, Plan, Process
 from velodrome.clusters.preflight import check_here, disk_and_data
+from velodrome.clusters.remote.agent import cleaning
 from velodrome.clusters.remote.agent.host import stack_of
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import Job
@@ -116,7 +116,7 @@ class LocalGroup(Group):
     _members: dict[Process, _Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._guardian = cleaner.start_guardian(self.token, pattern_of_run(self.token))
+        self._guardian = cleaning.start_guardian(self.token, pattern_of_run(self.token))
         self._selector = selectors.DefaultSelector()
 
     def add(self, started: LocalProcess) -> None:
@@ -186,8 +186,8 @@ class LocalGroup(Group):
             process.wait(KILL_SECONDS)
             process.output.close()
         self._selector.close()
-        cleaner.end_marked(self.token)
-        cleaner.dismiss(self._guardian)
+        cleaning.end_all(cleaning.of_run, self.token)
+        cleaning.dismiss(self._guardian)
 
 
 class HereLauncher(Launcher):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from velodrome.catalog.registry import strategy_of
 from velodrome.clusters.plan import Placement, place
 from velodrome.clusters.remote.channels import agent_words
 from velodrome.clusters.slurm import SlurmOptions
@@ -215,7 +216,8 @@ def steps_of(job: Job, nodes: int, placement: Placement) -> list[Step]:
         raise BadRequest("--place: the nodes of a Slurm job are not known before it starts; leave --place out")
     numbers = [str(number) for number in range(nodes)]
     roles: list[list[str]] = [[] for _ in numbers]
-    for (role, _), node in zip(roles_of(job), place(roles_of(job), numbers, placement, {}), strict=True):
+    places = place(roles_of(job), numbers, placement, {}, as_beside=strategy_of(job).servers_beside_workers)
+    for (role, _), node in zip(roles_of(job), places, strict=True):
         if role not in roles[int(node)]:
             roles[int(node)].append(role)
     steps: list[Step] = []

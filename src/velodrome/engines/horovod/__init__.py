@@ -3,6 +3,7 @@ returns. The learners are in the worker module of each framework."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from velodrome.catalog.engines.horovod import CYCLE_TIME, FUSION_THRESHOLD, TIMELINE_STEPS
+from velodrome.catalog import segments
+from velodrome.catalog.engines.horovod import COLLECTIVES, CYCLE_TIME, FUSION_THRESHOLD, TIMELINE_STEPS
 from velodrome.errors import PeerLost, RunFailed, headline
 from velodrome.training.actions import Named, fed_images
 from velodrome.training.context import Context
 from velodrome.transport.base import Ranks, StarTransport
 from velodrome.transport.horovod_rendezvous import RendezvousServer, announce
+from velodrome.transport.mpi import Rendezvous, join, leave, prepare_network
+from velodrome.transport.rendezvous_server import announce as announce_pmi
 from velodrome.transport.sockets import address_towards, interface_of
 
 #: Where the timeline is stored in the folder of a run; `chrome://tracing` and Perfetto open it.
@@ -35,23 +39,48 @@ class HorovodTransport(StarTransport):
         super().__init__(ranks, context.job.start_timeout)
         self._horovod = horovod
         _set_options(context, ranks)
-        announce(ranks.host, ranks.port)
         # The port of the rendezvous is free again.
-        server = RendezvousServer(ranks.host, ranks.port) if ranks.rank == 0 else None
-        try:
-            self.barrier()  # the server is there
-            with translated():
-                horovod.init()
-            self.barrier()  # no process asks it any more
-        finally:
-            if server is not None:
-                server.stop()
+        self._mpi = join(ranks, context.job.start_timeout) if COLLECTIVES.of(context.job) == "mpi" else None
+        if self._mpi is None:
+            self._begin_over_gloo(ranks)
+        else:
+            self._begin_over_mpi(ranks, self._mpi, context.job.start_timeout)
         if (horovod.rank(), horovod.size()) != (ranks.rank, ranks.size):
             raise RunFailed(f"Horovod numbers this process {horovod.rank()} of {horovod.size()} instead of "
                             f"{ranks.rank} of {ranks.size}")
         self._timeline_steps = TIMELINE_STEPS.of(context.job) or 0
         if self._timeline_steps:
             horovod.start_timeline(str(context.folder.resolve() / TIMELINE))
+
+    def _begin_over_gloo(self, ranks: Ranks) -> None:
+        announce(ranks.host, ranks.port)
+        server = RendezvousServer(ranks.host, ranks.port) if ranks.rank == 0 else None
+        try:
+            self.barrier()  # the server is there
+            with translated():
+                self._horovod.init()
+            self.barrier()  # no process asks it any more
+        finally:
+            if server is not None:
+                server.stop()
+
+    def _begin_over_mpi(self, ranks: Ranks, rendezvous: Rendezvous, seconds: float) -> None:
+        """Start MPICH inside Horovod: it finds the others at the rendezvous, without a launcher of its own."""
+        if not self._horovod.mpi_built():
+            raise RunFailed("Horovod was built without MPI here: velodrome engines install horovod --framework "
+                            f"{'torch' if 'torch' in self._horovod.__name__ else 'tensorflow'}")
+        announce_pmi(rendezvous.pmi, ranks.rank, ranks.size)
+        prepare_network(ranks.hosts[ranks.rank])
+        os.environ.update({"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"})
+        already = segments.mapped()
+        # MPI's own start has no time limit and keeps the interpreter's lock, so that no thread of ours could end it.
+        faulthandler.dump_traceback_later(seconds, exit=True)
+        with translated():
+            self._horovod.init()
+        faulthandler.cancel_dump_traceback_later()
+        self.barrier()
+        # All ranks have mapped it: without a name nothing is left behind, however a rank ends.
+        segments.remove(segments.mapped() - already)
 
     def count_steps(self, done: int) -> None:
         """End the timeline after its steps; called with how many this process has made."""
@@ -62,6 +91,8 @@ class HorovodTransport(StarTransport):
     def close(self) -> None:
         self.barrier()  # a process that ends while another still trains would break that one
         self._horovod.shutdown()
+        if self._mpi is not None:
+            leave(self._mpi)
         super().close()
 
 

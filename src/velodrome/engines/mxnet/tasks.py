@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from velodrome.catalog.models import UNROLL
 from velodrome.engines.mxnet.learner import MxnetLearner
+from velodrome.job.job import Job
 from velodrome.models import mxnet_zoo
 from velodrome.tasks.base import Counts
 from velodrome.tasks.correctness_bits import Evaluated
@@ -22,6 +23,11 @@ from velodrome.tasks.schedule import Schedule, TextSchedule, evaluation_rows
 from velodrome.training.context import Context
 from velodrome.training.learner import Part
 from velodrome.transport.base import Transport
+
+
+def _limit(job: Job) -> float | None:
+    """Within what weights start: as MXNet itself would, or as the zoo describes."""
+    return mxnet_zoo.MODULE_LIMIT if job.implementation == "stock" else None
 
 
 class ImageLoss(gluon.HybridBlock):
@@ -52,7 +58,8 @@ class ImageLearner(MxnetLearner):
 
     def _build(self) -> Any:
         job = self._context.job
-        return mxnet_zoo.build(job.model, self._shape(), self._data.classes, job.seed, job.weights_dtype)
+        shape, classes = self._shape(), self._data.classes
+        return mxnet_zoo.build(job.model, shape, classes, job.seed, job.weights_dtype, _limit(job))
 
     def begin_epoch(self, schedule: Schedule) -> None:
         rank = self._transport.rank if self._synchronous else 0
@@ -119,7 +126,8 @@ class TextLearner(MxnetLearner):
 
     def _build(self) -> Any:
         job = self._context.job
-        return mxnet_zoo.build_text(job.model, len(self._text.vocabulary), job.seed, job.weights_dtype)
+        words = len(self._text.vocabulary)
+        return mxnet_zoo.build_text(job.model, words, job.seed, job.weights_dtype, _limit(job))
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         self._schedule = schedule

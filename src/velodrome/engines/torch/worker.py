@@ -32,11 +32,16 @@ from velodrome.training.sampler import CpuTime
 from velodrome.transport.base import Alone, Transport
 
 #: Joins the other processes, on GPUs or not: what sums counts between them, and the learner of the strategy.
-Connect = Callable[[Context, bool], tuple[Transport, type[TorchLearner]]]
+Connect = Callable[[Context, bool], tuple[Transport, Callable[..., TorchLearner]]]
 
 
 def train(context: Context, connect: Connect | None = None) -> None:
     """Train the job of the context to its end; `connect` is for engines that exchange gradients in another way."""
+    if context.role == "server":
+        from velodrome.engines.torch.strategies.server_store import serve
+
+        serve(context)
+        return
     with ExitStack() as stack:
         if context.job.implementation == "velodrome":
             keep_freed_memory()
@@ -65,7 +70,7 @@ def _train(context: Context, connect: Connect) -> None:
     if gpus:
         torch.cuda.set_device(device)
 
-    def build(peers: tuple[Transport, type[TorchLearner]]) -> TorchLearner:
+    def build(peers: tuple[Transport, Callable[..., TorchLearner]]) -> TorchLearner:
         transport, learner_class = peers
         return learner_class(context, task_of_job(context).network(device), transport, device)
 
@@ -85,7 +90,7 @@ _IN_PROCESS_GROUP = {
 }
 
 
-def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner]]:
+def _connect(context: Context, gpus: bool) -> tuple[Transport, Callable[..., TorchLearner]]:
     # Each strategy loads only what it needs: MPI may be missing where DDP runs.
     if context.job.strategy in _IN_PROCESS_GROUP:
         from velodrome.engines.torch.process_group import connect
@@ -98,6 +103,10 @@ def _connect(context: Context, gpus: bool) -> tuple[Transport, type[TorchLearner
         from velodrome.training.learner import connect_mpi
 
         return connect_mpi(context), AllReduceLearner
+    if context.job.strategy == "parameter-server":
+        from velodrome.engines.torch.strategies.parameter_server import connect_servers
+
+        return connect_servers(context)
     return Alone(), TorchLearner
 
 

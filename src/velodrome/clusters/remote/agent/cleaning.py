@@ -1,42 +1,66 @@
-"""Ends everything of a session or run, found by its mark, and removes what it left; also if the agent is killed, and
-what sessions left that ended without their guardian, as after a reboot.
+"""Ends everything of a session or run, found by its mark: process groups, sessions and parents do not matter. Removes
+what it left; also if the agent is killed, and what sessions left that ended without their guardian, as after a reboot.
+
+Run as a program it is the guardian of a run of this machine: it outlives a controller that is killed, ends the run's
+processes, and exits.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 #: The variable that marks what an agent started: its session, and a dash and the run's token if it belongs to one.
 MARK = "VELODROME_AGENT"
 _SHARED = Path("/dev/shm")
+#: Signals that end programs; guardians ignore them, since they exit by themselves.
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+#: How far the times of files may lag behind the clock.
+_FILE_CLOCK_SECONDS = 0.05
 
 
-def marked(mark: str) -> list[int]:
-    """Processes, other than this one, that carry a mark or one that begins with it and a dash."""
-    wanted = f"{MARK}={mark}".encode()
+def _processes(carries: Callable[[Path, list[bytes]], bool]) -> list[int]:
+    """Processes, other than this one, that carry something: in their folder of /proc, or in their environment."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            variables = (entry / "environ").read_bytes().split(b"\0")
-            if any(variable == wanted or variable.startswith(wanted + b"-") for variable in variables):
-                pids.append(int(entry.name))
+        if int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if carries(entry, (entry / "environ").read_bytes().split(b"\0")):
+                    pids.append(int(entry.name))
     return pids
 
 
-def end_marked(mark: str, limit: float = 5.0) -> list[int]:
-    """Kill them, also those that they start; the processes that are left after the limit."""
+def marked(mark: str) -> list[int]:
+    """Processes that carry a mark, or one that begins with it and a dash."""
+    wanted = f"{MARK}={mark}".encode()
+    return _processes(lambda process, variables: any(
+        variable == wanted or variable.startswith(wanted + b"-") for variable in variables
+    ))
+
+
+def of_run(token: str) -> list[int]:
+    """Processes of this machine that belong to the run with a token: it is in their environment or, if they were forked
+    from a template, in a mapping's name."""
+    return _processes(lambda process, variables: f"VELODROME_TOKEN={token}".encode() in variables or (
+        b"VELODROME_TOKEN=template" in variables
+        and f"/memfd:velodrome-{token} ".encode() in (process / "maps").read_bytes()
+    ))
+
+
+def end_all(find: Callable[[str], list[int]], mark: str, limit: float = 5.0) -> list[int]:
+    """Kill all processes with a mark, also those that they start; the processes that are left after the limit."""
     deadline = time.monotonic() + limit
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    while (left := find(mark)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -52,7 +76,7 @@ def kill_group(pid: int) -> None:
 
 def clean(mark: str, segments: Iterable[str], folder: str) -> list[int]:
     """End everything with a mark and remove its shared memory and its folder; processes that could not be ended."""
-    left = end_marked(mark)
+    left = end_all(marked, mark)
     for pattern in segments:
         for path in _SHARED.glob(Path(pattern).name):
             with suppress(OSError):
@@ -82,7 +106,7 @@ class Guardian:
 
 def _guard(session: str, reading: int) -> None:
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -97,6 +121,47 @@ def _guard(session: str, reading: int) -> None:
     notes = [json.loads(line) for line in text.split(b"\n")[:-1]]
     clean(session, [note["segments"] for note in notes if "segments" in note],
           next((note["folder"] for note in reversed(notes) if "folder" in note), ""))
+
+
+def start_guardian(token: str, shared: str | None = None) -> subprocess.Popen[bytes]:
+    """Start the guardian of a run; `shared` is the pattern of its segments in /dev/shm, if it may have some. It holds
+    only its input."""
+    # It starts with these blocked, so that they cannot end it before it ignores them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        segments = [] if shared is None else [shared, str(time.time() - _FILE_CLOCK_SECONDS)]
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, token, *segments], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def dismiss(guardian: subprocess.Popen[bytes]) -> None:
+    """Let the guardian clean up once more and exit."""
+    assert guardian.stdin is not None
+    guardian.stdin.close()
+    try:
+        guardian.wait(10.0)
+    except subprocess.TimeoutExpired:
+        guardian.kill()
+        guardian.wait()
+
+
+def guard(token: str, shared: str | None = None, started: str = "") -> None:
+    """Wait until the controller's end of our standard input closes, however it ends, then end the run."""
+    sys.stdin.buffer.read()
+    end_all(of_run, token)
+    if shared is None:
+        return
+    # A process that is killed while MPI starts leaves its segment behind.
+    for path in _SHARED.glob(shared):
+        path.unlink(missing_ok=True)
+    # Should MPICH name it otherwise than we expect, it is known by being new and held by nobody.
+    # Loaded by its path: the guardian runs without site packages, ours among them.
+    segments = Path(__file__).parents[3] / "catalog" / "segments.py"
+    runpy.run_path(str(segments))["remove_orphans"](float(started))
 
 
 #: In the folder of a session: one file for each host that has an agent of it, with the machine and the process.
@@ -153,3 +218,7 @@ def _machine() -> str:
     with suppress(OSError):
         known.append(str(Path("/proc/self/ns/pid").readlink()))
     return " ".join(known)
+
+
+if __name__ == "__main__":
+    guard(*sys.argv[1:])

@@ -287,7 +287,7 @@ class TextDispatcher(ParameterServer):
 
     def begin_epoch(self, schedule: TextSchedule) -> None:
         super().begin_epoch(schedule)
-        text, groups = self._context.data.train, range(schedule.groups)
+        text, groups = self._context.data.train, range(schedule.readers)
         self._groups = [self._group(training_rows(schedule.rows(text, number), schedule.batch)) for number in groups]
         self._scheduled, self._closure_steps = 0, self._steps_per_closure(schedule.steps)
 
