@@ -346,7 +346,7 @@ def test_preparing_nodes_is_refused_with_the_way_out(fake: FakeSlurm, tmp_path: 
         clusters.prepare("slurm", engines=["none"])
 
 
-def test_a_race_without_sinfo_has_one_lane(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_without_sinfo_has_one_launcher(fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     (fake.folder / "sinfo").unlink()
     monkeypatch.setenv("PATH", str(fake.folder))
     launcher = SlurmLauncher()

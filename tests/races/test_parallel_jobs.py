@@ -20,7 +20,7 @@ from velodrome.job.job import Job
 from velodrome.job.names import expand
 from velodrome.job.race import Entry, parse_race
 from velodrome.job.resolve import resolve
-from velodrome.races.hosts import Lanes, lanes_of
+from velodrome.races.hosts import ParallelJobs, parallel_launchers
 
 pytestmark = pytest.mark.unit
 
@@ -38,67 +38,67 @@ def ssh(*hosts: str, pins: dict[str, str] | None = None, **more: Any) -> SshLaun
     return SshLauncher(validated(SshOptions, {"hosts": [*hosts], "place": pins or {}, **more}, "lab"))
 
 
-def hosts_of(lanes: list[Launcher]) -> list[list[str]]:
-    return [lane.hosts() for lane in lanes if isinstance(lane, SshLauncher)]
+def hosts_of(launchers: list[Launcher]) -> list[list[str]]:
+    return [launcher.hosts() for launcher in launchers if isinstance(launcher, SshLauncher)]
 
 
 def test_a_cluster_is_divided_by_what_its_largest_job_needs() -> None:
     cluster = ssh("a", "b", "c", "d", "e")
-    assert hosts_of(lanes_of(cluster, [job(2), job(1)], None)) == [["a", "b"], ["c", "d"]]
-    assert hosts_of(lanes_of(cluster, [job(1)] * 9, None)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
-    assert hosts_of(lanes_of(cluster, [job(1)] * 9, 2)) == [["a"], ["b"]]
-    assert hosts_of(lanes_of(cluster, [job(2)], None)) == [["a", "b"]]  # no more lanes than jobs
+    assert hosts_of(parallel_launchers(cluster, [job(2), job(1)], None)) == [["a", "b"], ["c", "d"]]
+    assert hosts_of(parallel_launchers(cluster, [job(1)] * 9, None)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert hosts_of(parallel_launchers(cluster, [job(1)] * 9, 2)) == [["a"], ["b"]]
+    assert hosts_of(parallel_launchers(cluster, [job(2)], None)) == [["a", "b"]]  # no more launchers than jobs
     for jobs, parallel in (([job(3), job(1)], None), ([job(2)] * 2, 1)):
-        assert lanes_of(cluster, jobs, parallel) == [cluster]
+        assert parallel_launchers(cluster, jobs, parallel) == [cluster]
     pinned = ssh("a", "b", "c", "d", pins={"worker": "a"})
-    assert lanes_of(pinned, [job(1)] * 2, None) == [pinned]
+    assert parallel_launchers(pinned, [job(1)] * 2, None) == [pinned]
 
 
 def test_one_machine_runs_one_job_at_a_time() -> None:
     here = LocalLauncher()
-    assert lanes_of(here, [job(1)] * 4, None) == [here]
+    assert parallel_launchers(here, [job(1)] * 4, None) == [here]
     with pytest.raises(BadRequest, match="--parallel 2: jobs on one machine would disturb each other"):
-        lanes_of(here, [job(1)] * 4, 2)
+        parallel_launchers(here, [job(1)] * 4, 2)
 
 
-def test_slurm_has_as_many_lanes_as_idle_nodes_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_has_as_many_launchers_as_idle_nodes_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "idle_nodes", lambda partition: 5)
-    lanes = lanes_of(SlurmLauncher(), [job(2)] * 3, None)
-    assert len(lanes) == 2
-    assert len(set(map(id, lanes))) == 2
+    launchers = parallel_launchers(SlurmLauncher(), [job(2)] * 3, None)
+    assert len(launchers) == 2
+    assert len(set(map(id, launchers))) == 2
 
 
-def test_jobs_run_at_the_same_time_each_lane_one() -> None:
-    lanes: list[Any] = ["left", "right"]
+def test_jobs_run_at_the_same_time_one_on_each_launcher() -> None:
+    launchers: list[Any] = ["left", "right"]
     both, running, seen = threading.Barrier(2, timeout=20), set(), []
     lock = threading.Lock()
 
-    def attempt(entry: Entry, lane: Any) -> None:
+    def attempt(entry: Entry, launcher: Any) -> None:
         with lock:
-            assert lane not in running
-            running.add(lane)
+            assert launcher not in running
+            running.add(launcher)
             seen.append(entry.name)
         both.wait()  # two of them are there, or this fails
         with lock:
-            running.discard(lane)
+            running.discard(launcher)
 
     wanted = entries(4)
-    Lanes(lanes).run(wanted, attempt)
+    ParallelJobs(launchers).run(wanted, attempt)
     assert sorted(seen) == sorted(entry.name for entry in wanted)
 
 
 def test_an_interruption_ends_every_job() -> None:
-    class Lane:
+    class FakeLauncher:
         def close(self) -> None:
             raise AssertionError("a job that can be ended needs no force")
 
-    lanes = Lanes([Lane(), Lane()])  # type: ignore[list-item]
+    parallel = ParallelJobs([FakeLauncher(), FakeLauncher()])  # type: ignore[list-item]
     ended: list[str] = []
 
-    def attempt(entry: Entry, lane: Any) -> None:
+    def attempt(entry: Entry, launcher: Any) -> None:
         if entry.name == first:
             raise KeyboardInterrupt
-        while (failure := lanes.stop()) is None:
+        while (failure := parallel.stop()) is None:
             time.sleep(0.01)
         assert failure.cause == "interrupt"
         ended.append(entry.name)
@@ -106,5 +106,5 @@ def test_an_interruption_ends_every_job() -> None:
     both = entries(2)
     first = both[0].name
     with pytest.raises(KeyboardInterrupt):
-        lanes.run(both, attempt)
+        parallel.run(both, attempt)
     assert ended == [both[1].name]

@@ -1,7 +1,8 @@
 """The hosts of a race: jobs that run at the same time, each on hosts of its own, and a calibration of this machine.
 
-A lane is a launcher with one job at a time. The calibration is a fixed small computation on every core, timed between
-runs: it shows whether the machine's own speed changed. Each rate is a line of `calibration.jsonl` in the race's folder.
+Launchers side by side have one job at a time each. The calibration is a fixed small computation on every core, timed
+between runs: it shows whether the machine's own speed changed. Each rate is a line of `calibration.jsonl` in the race's
+folder.
 """
 
 from __future__ import annotations
@@ -111,10 +112,10 @@ _END_SECONDS, _CLOSE_SECONDS = 15.0, 60.0
 Attempt = Callable[[Entry, Launcher], None]
 
 
-def lanes_of(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> list[Launcher]:
+def parallel_launchers(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> list[Launcher]:
     """Launchers that can run these jobs at the same time: at most `parallel`, as many as there is room for if None.
 
-    One machine has one lane: jobs beside each other would disturb each other.
+    One machine has one launcher: jobs beside each other would disturb each other.
     """
     if parallel == 1 or not jobs:
         return [launcher]
@@ -128,22 +129,22 @@ def lanes_of(launcher: Launcher, jobs: Sequence[Job], parallel: int | None) -> l
     return launcher.divide(jobs)[: min(parallel or len(jobs), len(jobs))]
 
 
-class Lanes:
-    """Runs jobs in lanes; an interruption of the command ends all of them."""
+class ParallelJobs:
+    """Runs jobs on launchers side by side; an interruption of the command ends all of them."""
 
     def __init__(self, launchers: Sequence[Launcher]) -> None:
         self.launchers = list(launchers)
         self._over = threading.Event()
 
     def stop(self) -> Failure | None:
-        """Why the runs in lanes are to be ended now: the race was interrupted."""
+        """Why the runs on these launchers are to be ended now: the race was interrupted."""
         return Failure("interrupted by Ctrl-C", cause="interrupt") if self._over.is_set() else None
 
     def run(self, entries: Sequence[Entry], attempt: Attempt) -> None:
-        """Attempt all entries, each as soon as a lane is free."""
+        """Attempt all entries, each as soon as a launcher is free."""
         free, waiting = [*self.launchers], [*entries]
         running: dict[Future[None], Launcher] = {}
-        with ThreadPoolExecutor(len(self.launchers), thread_name_prefix="velodrome-lane") as pool:
+        with ThreadPoolExecutor(len(self.launchers), thread_name_prefix="velodrome-launcher") as pool:
             try:
                 while waiting or running:
                     while waiting and free:

@@ -13,7 +13,7 @@ from velodrome.job.race import Entry, Race
 from velodrome.judge.budget import Ending
 from velodrome.judge.criteria import criteria_of
 from velodrome.races.folder import RaceFolder
-from velodrome.races.hosts import Lanes, lanes_of
+from velodrome.races.hosts import ParallelJobs, parallel_launchers
 from velodrome.races.limits import Budget
 from velodrome.races.plan import PlannedRace
 from velodrome.races.request import RaceObserver
@@ -83,14 +83,14 @@ def _opened(
             observer.stored(entry, finished[entry.name])
     with ExitStack() as stack:
         jobs = [entry.job for entry in planned.entries if entry.job.on is None and entry.name not in finished]
-        lanes = lanes_of(cluster.launcher, jobs, parallel)
-        for lane in lanes:
-            if lane is not cluster.launcher:
-                stack.callback(lane.close)
+        launchers = parallel_launchers(cluster.launcher, jobs, parallel)
+        for launcher in launchers:
+            if launcher is not cluster.launcher:
+                stack.callback(launcher.close)
         if engines:
             with observer.importing():
-                for lane in lanes:
-                    lane.prepare(engines)
+                for launcher in launchers:
+                    launcher.prepare(engines)
         with observer.running(), folder.held():
             folder.refuse_resumed(planned.entries)
-            yield RaceRuns(folder, observer, cluster, Lanes(lanes))
+            yield RaceRuns(folder, observer, cluster, ParallelJobs(launchers))

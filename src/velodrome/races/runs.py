@@ -19,7 +19,7 @@ from velodrome.job.race import Entry
 from velodrome.job.result import Result
 from velodrome.judge.conditions import background_load, change_note, is_loaded
 from velodrome.races.folder import RaceFolder
-from velodrome.races.hosts import Calibration, Lanes
+from velodrome.races.hosts import Calibration, ParallelJobs
 from velodrome.races.limits import Budget, EarlyEnd
 from velodrome.races.request import RaceObserver
 from velodrome.run.attempt import JobFailed, record_failure
@@ -35,10 +35,10 @@ class RaceRuns:
     """Runs jobs of a race and keeps their results; whoever makes one holds the race's folder."""
 
     def __init__(
-        self, folder: RaceFolder, observer: RaceObserver, cluster: Cluster, lanes: Lanes | None = None
+        self, folder: RaceFolder, observer: RaceObserver, cluster: Cluster, parallel: ParallelJobs | None = None
     ) -> None:
-        """Several jobs run at a time if there are several lanes."""
-        self._lanes = lanes if lanes is not None and len(lanes.launchers) > 1 else None
+        """Several jobs run at a time if `parallel` has several launchers."""
+        self._parallel = parallel if parallel is not None and len(parallel.launchers) > 1 else None
         self._telling = threading.RLock()
         self._folder, self._observer, self._cluster = folder, observer, cluster
         self._calibration = Calibration(folder.path) if cluster.target.launcher.here else None
@@ -55,7 +55,7 @@ class RaceRuns:
     @property
     def at_once(self) -> int:
         """How many jobs run at the same time."""
-        return 1 if self._lanes is None else len(self._lanes.launchers)
+        return 1 if self._parallel is None else len(self._parallel.launchers)
 
     def is_finished(self, entry: Entry) -> bool:
         result = self.results.get(entry.name)
@@ -82,8 +82,8 @@ class RaceRuns:
                 self._repeat(entry, repeats)
 
     def _start_all(self, entries: Sequence[Entry], fits: Callable[[Entry], bool]) -> list[Entry]:
-        """Start jobs, several at a time if there are lanes; those that were started."""
-        if self._lanes is None:
+        """Start jobs, several at a time if there are launchers side by side; those that were started."""
+        if self._parallel is None:
             return [entry for place, entry in enumerate(entries) if self._start(entry, fits, first=place == 0)]
         started: set[str] = set()
 
@@ -92,7 +92,7 @@ class RaceRuns:
                 started.add(entry.name)
                 self._attempt(entry, launcher)
 
-        self._lanes.run([entry for entry in entries if entry.job.on is None], attempt)
+        self._parallel.run([entry for entry in entries if entry.job.on is None], attempt)
         for entry in entries:
             if entry.job.on is not None and self._start(entry, fits):
                 started.add(entry.name)
@@ -108,17 +108,17 @@ class RaceRuns:
         self._attempt(entry)
         return True
 
-    def _attempt(self, entry: Entry, lane: Launcher | None = None) -> None:
+    def _attempt(self, entry: Entry, assigned: Launcher | None = None) -> None:
         """Run a job in a new run; an earlier attempt is archived."""
         folder, observer = self._folder, self._observer
         folder.check_place()
-        launcher = lane or self._cluster.of(entry.job)
+        launcher = assigned or self._cluster.of(entry.job)
         folder.archive(entry.name)
         failure: JobFailed | None = None
         began = time.monotonic()
         with self._telling:
             observer.begin(entry)
-        early, lanes = self._early_end(entry), self._lanes if lane is not None else None
+        early, parallel = self._early_end(entry), self._parallel if assigned is not None else None
 
         def listen(state: RunState, event: Event) -> None:
             with self._telling:
@@ -127,13 +127,14 @@ class RaceRuns:
                 observer.event(entry, state, event)
 
         def stop(state: RunState) -> Failure | None:
-            return (lanes.stop() if lanes is not None else None) or (early.stop(state) if early is not None else None)
+            return (parallel.stop() if parallel is not None else None) \
+                or (early.stop(state) if early is not None else None)
 
         try:
             result = execute(entry.job, store=folder.store, name=entry.name, launcher=launcher, stop=stop,
                              listener=listen)
         except JobFailed as error:
-            if lanes is not None and lanes.stop() is not None:
+            if parallel is not None and parallel.stop() is not None:
                 return  # the race is over
             failure, result = error, error.result
         except FolderGone:

@@ -54,14 +54,14 @@ def check_address(url: str) -> None:
 def send(run: Path, url: str) -> str:
     """Copy the files of a run to URL/NAME; returns that address."""
     address = f"{url.rstrip('/')}/{run.name}"
-    found: list[_Artifact] = []
+    artifacts: list[_Artifact] = []
     for path, _, names in files.walk(run):
         folder = path.relative_to(run).as_posix()
         for name in sorted(names):
             if not _PART.fullmatch(name) or not (path / name).is_file() or (path / name).is_symlink():
                 continue
             within = name if folder == "." else f"{folder}/{name}"
-            found.append(_Artifact(name=within, bytes=(path / name).stat().st_size,
+            artifacts.append(_Artifact(name=within, bytes=(path / name).stat().st_size,
                                    sha256=files.sha256_of(path / name)))
             store = open_store(address if folder == "." else f"{address}/{folder}")
             staged = store.stage(name)
@@ -72,7 +72,7 @@ def send(run: Path, url: str) -> str:
                 staged.commit()
             finally:
                 staged.discard()
-    open_store(address).write(INDEX, _Index(run=run.name, files=found).model_dump_json(indent=1).encode())
+    open_store(address).write(INDEX, _Index(run=run.name, files=artifacts).model_dump_json(indent=1).encode())
     return address
 
 

@@ -48,51 +48,51 @@ class Checked:
 
 def check_run(path: Path) -> Checked:
     """Check one run folder."""
-    found = Checked(path)
+    checked = Checked(path)
     folder = RunFolder(path)
     if not path.is_dir():
-        found.problems.append(f"{path} is not a folder")
-        return found
-    found.status = folder.status()
-    job = _check_job(folder, found.problems)
-    _check_plan(path, found.problems)
-    log = _EventLog(found.problems)
+        checked.problems.append(f"{path} is not a folder")
+        return checked
+    checked.status = folder.status()
+    job = _check_job(folder, checked.problems)
+    _check_plan(path, checked.problems)
+    log = _EventLog(checked.problems)
     files = event_files(path)
     if not files:
-        found.problems.append("events.jsonl is missing")
+        checked.problems.append("events.jsonl is missing")
     for file in files:
-        log.read(file, killed=found.status in ("running", "interrupted"))
-    found.events = log.count
-    result = _check_result(path, found.problems)
+        log.read(file, killed=checked.status in ("running", "interrupted"))
+    checked.events = log.count
+    result = _check_result(path, checked.problems)
     if result is not None:
-        found.problems += contradictions(result, job, log.epochs, log.result)
-    elif found.status != "running" and not (path / "result.json").exists():
-        found.problems.append("result.json is missing: the run was interrupted before it could write how it ended")
-    _check_model(path / "model", job, found.problems)
+        checked.problems += contradictions(result, job, log.epochs, log.result)
+    elif checked.status != "running" and not (path / "result.json").exists():
+        checked.problems.append("result.json is missing: the run was interrupted before it could write how it ended")
+    _check_model(path / "model", job, checked.problems)
     for name in ("logs", "checkpoints", "tensorboard", "model"):
         if (path / name).exists() and not (path / name).is_dir():
-            found.problems.append(f"{name} is not a folder")
-    if found.status != "running":
-        found.problems += _half_written(path)
-    return found
+            checked.problems.append(f"{name} is not a folder")
+    if checked.status != "running":
+        checked.problems += _half_written(path)
+    return checked
 
 
 def _half_written(path: Path) -> list[str]:
     try:
-        found = [top / name for top, _, names in walk(path) for name in names if name.endswith(files.PARTIAL)]
+        partial = [top / name for top, _, names in walk(path) for name in names if name.endswith(files.PARTIAL)]
     except OSError as error:
         return [str(error.strerror)]
-    return [f"{half.relative_to(path)} was left half written" for half in sorted(found)]
+    return [f"{half.relative_to(path)} was left half written" for half in sorted(partial)]
 
 
 def check_race(path: Path) -> list[Checked]:
     """Check the runs of a race; its own folder is among them if its race.yaml cannot be read."""
     try:
         read_race(path)
-        found = []
+        checked = []
     except VelodromeError as error:
-        found = [Checked(path, problems=[str(error).removeprefix("its ")])]
-    return found + [check_run(run.path) for run in runs_of(path)]
+        checked = [Checked(path, problems=[str(error).removeprefix("its ")])]
+    return checked + [check_run(run.path) for run in runs_of(path)]
 
 
 def _check_job(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:

@@ -56,19 +56,19 @@ class Found:
 
 def scan(folder: Path) -> list[Found]:
     """The runs and races directly in a folder, in the order they were made. Links are not followed."""
-    found = []
+    runs_and_races = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             kind = _kind(entry.path) if entry.is_dir(follow_symlinks=False) else None
             if kind is not None:
                 with suppress(OSError):
-                    found.append(Found(kind, Path(entry.path), entry.stat(follow_symlinks=False).st_mtime))
-    return sorted(found, key=lambda one: (one.made, one.name))
+                    runs_and_races.append(Found(kind, Path(entry.path), entry.stat(follow_symlinks=False).st_mtime))
+    return sorted(runs_and_races, key=lambda run_or_race: (run_or_race.made, run_or_race.name))
 
 
 def runs_of(race: Path) -> list[Found]:
     """The runs of a race, without archived attempts."""
-    return [found for found in scan(race) if found.kind == "run" and ASIDE not in found.name]
+    return [run for run in scan(race) if run.kind == "run" and ASIDE not in run.name]
 
 
 def locate(folder: Path, name: str) -> Found:
@@ -164,27 +164,27 @@ def _jobs(race: Path) -> tuple[int, str | None]:
         return 0, str(error)
 
 
-def refuse_running(found: Found) -> None:
+def refuse_running(run_or_race: Found) -> None:
     """Refuse a run or race that a controller is writing."""
-    runs = scan(found.path) if found.kind == "race" else []
-    for each in (found, *runs):
+    runs = scan(run_or_race.path) if run_or_race.kind == "race" else []
+    for each in (run_or_race, *runs):
         if RunFolder(each.path).is_locked():
             raise BadRequest(f"{each.kind} {each.name!r} is running: end it first")
 
 
-def remove_folder(found: Found, store: Path) -> None:
+def remove_folder(run_or_race: Found, store: Path) -> None:
     """Remove a folder of the store: renamed first, so that nobody sees half of it."""
-    if found.path.is_symlink() or not found.path.resolve().is_relative_to(store.resolve()):
-        raise BadRequest(f"{str(found.path)!r} leads out of {str(store)!r}: remove it manually")
-    refuse_running(found)
-    aside = found.path.with_name(f".removed-{secrets.token_hex(4)}-{found.name}")
+    if run_or_race.path.is_symlink() or not run_or_race.path.resolve().is_relative_to(store.resolve()):
+        raise BadRequest(f"{str(run_or_race.path)!r} leads out of {str(store)!r}: remove it manually")
+    refuse_running(run_or_race)
+    aside = run_or_race.path.with_name(f".removed-{secrets.token_hex(4)}-{run_or_race.name}")
     try:
-        for _ in walk(found.path):  # what cannot be removed stays whole
+        for _ in walk(run_or_race.path):  # what cannot be removed stays whole
             pass
-        found.path.rename(aside)
+        run_or_race.path.rename(aside)
         shutil.rmtree(aside)  # removes links, not their targets
     except OSError as error:
-        raise VelodromeError(f"cannot remove {str(found.path)!r}: {error.strerror or error}") from error
+        raise VelodromeError(f"cannot remove {str(run_or_race.path)!r}: {error.strerror or error}") from error
 
 
 Form = Literal["zip", "tar.gz", "csv"]

@@ -165,8 +165,8 @@ def of_script(
     """The fields of a result without those that are not known of a script, and with what it did not report; `log` has
     what the first rank printed."""
     unknown = set(UNKNOWN) - fields_in(job.script_args)
-    found = {name: value for name, value in fields.items() if name not in unknown}
-    return found | {"script": job.script, "not_reported": list(_not_reported(fields, final, throughput, log))}
+    known = {name: value for name, value in fields.items() if name not in unknown}
+    return known | {"script": job.script, "not_reported": list(_not_reported(fields, final, throughput, log))}
 
 
 def _not_reported(
@@ -226,8 +226,8 @@ def _patterns(line: str) -> Iterator[tuple[int, str]]:
             split = about.split or ("train" if trains else "test")
             group = f"{split}_{re.sub(r'[^A-Za-z0-9]+', '_', about.metric)}{percent}"
             head, epoch = line[: before.start()], ""
-            if (found := _EPOCH.search(head)) and split != "test":
-                epoch = f"{_literal(found[1])}(?P<epoch>[0-9]+).*"
+            if (epoch_match := _EPOCH.search(head)) and split != "test":
+                epoch = f"{_literal(epoch_match[1])}(?P<epoch>[0-9]+).*"
             telling = {"test": 3, "validation": 2, "train": 1}[split] + 3 * (not less_is_better(about.metric))
             digits = "[-+0-9.e]+" if re.search("[-+e]", number[0]) else "[0-9.]+"
             apart = r"[^(]*\([ ]*" if part else ""

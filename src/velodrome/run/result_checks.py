@@ -28,8 +28,8 @@ def contradictions(
     yield from _other_metrics(result, epochs, final)
 
 
-def _near(one: float, other: float, relative: float = 1e-6, absolute: float = 1e-9) -> bool:
-    return math.isclose(one, other, rel_tol=relative, abs_tol=absolute)
+def _near(value: float, other: float, relative: float = 1e-6, absolute: float = 1e-9) -> bool:
+    return math.isclose(value, other, rel_tol=relative, abs_tol=absolute)
 
 
 def _within(result: RunResult, job: Mapping[str, Any]) -> Iterator[str]:
@@ -150,10 +150,10 @@ def _other_metrics(
 
 def _unequal(stored: Mapping[str, Any], counted: Mapping[str, Any]) -> Iterator[str]:
     for name, value in counted.items():
-        found = stored.get(name)
-        same = found == value if found is None or value is None else _near(found, value)
+        reported = stored.get(name)
+        same = reported == value if reported is None or value is None else _near(reported, value)
         if stored and not same:
-            yield f"{name} is {found} in result.json, and {value} by the counts of the events"
+            yield f"{name} is {reported} in result.json, and {value} by the counts of the events"
 
 
 def _accuracy(accuracy: float, counts: Counts) -> Iterator[str]:

@@ -96,17 +96,17 @@ def compared(
     """Compare what a run reported on its test set with what its saved model does."""
     measured = task.summary(final.test.as_json()) or {}
     names = [name for name, value in reported.items() if value is None or isinstance(value, int | float)]
-    found = Verified(
+    verified = Verified(
         folder.name, str(folder.path), {name: reported.get(name) for name in names},
         {name: measured.get(name) for name in names}, tolerance,
     )
     if reported.get("fingerprint") and final.test_fingerprint and reported["fingerprint"] != final.test_fingerprint:
-        found.problems.append("the test set is not the one that the run was evaluated on")
+        verified.problems.append("the test set is not the one that the run was evaluated on")
     for name in names:
-        before, now = found.reported[name], found.measured[name]
+        before, now = verified.reported[name], verified.measured[name]
         if not _equal(before, now, tolerance):
-            found.problems.append(f"{name} is {now}, and the run reported {before}")
-    return found
+            verified.problems.append(f"{name} is {now}, and the run reported {before}")
+    return verified
 
 
 def _equal(before: float | None, now: float | None, tolerance: float) -> bool:

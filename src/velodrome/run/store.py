@@ -293,8 +293,8 @@ class Store:
     def runs(self) -> list[RunFolder]:
         if not self.path.is_dir():
             return []
-        found = [self.at(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
-        return sorted(found, key=lambda run: (run.path.stat().st_mtime, run.name))
+        folders = [self.at(path) for path in self.path.iterdir() if (path / "job.yaml").is_file()]
+        return sorted(folders, key=lambda run: (run.path.stat().st_mtime, run.name))
 
 
 def race_of(text: str) -> Race:

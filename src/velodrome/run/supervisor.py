@@ -48,8 +48,8 @@ class FaultSchedule:
         self._entries = []
         for fault in map(parse_fault, plan.job.faults):
             meant = fault.processes(members)
-            found = [process for process in plan.processes if (process.role, process.rank) in meant]
-            self._entries.append(_Entry(fault, found))
+            targets = [process for process in plan.processes if (process.role, process.rank) in meant]
+            self._entries.append(_Entry(fault, targets))
         self._origin: float | None = None
 
     def see(self, event: Event, now: float) -> None:
@@ -252,7 +252,7 @@ class Supervisor:
         for state in workers:
             if not state.failed or state.lost:
                 continue
-            left = [one for one in workers if one.alive and not one.failed]
+            left = [worker for worker in workers if worker.alive and not worker.failed]
             if left:
                 state.lost = True
                 why = failure.message if (failure := root_cause([state])) else str(state)
@@ -279,22 +279,22 @@ class Supervisor:
         if by_stacks:
             others = [state for state in alive if state not in looked_at and not state.only_serves]
             looked_at += others[:MOST_RANKS_OF_SCRIPT]
-        found = {state.process: group.diagnose(state.process) for state in looked_at}
-        for process, diagnosis in found.items():
+        diagnoses = {state.process: group.diagnose(state.process) for state in looked_at}
+        for process, diagnosis in diagnoses.items():
             with suppress(OSError):
                 (self._run.path / "logs" / f"{process.file_name}.stack.txt").write_text(diagnosis.text + "\n")
         waiting: list[ProcessState] = []
-        if by_stacks and (those := awaited(looked_at, found)):
+        if by_stacks and (those := awaited(looked_at, diagnoses)):
             culprits, waiting = those, [state for state in looked_at if state not in those]
-        culprits = [state for state in culprits if state.process in found and found[state.process].in_user_code] \
-            or culprits
+        culprits = [state for state in culprits
+                    if state.process in diagnoses and diagnoses[state.process].in_user_code] or culprits
         first = culprits[0]
         names = ", ".join(map(str, culprits))
-        cut = f"{first.process.host} is cut off from the others; " if found[first.process].cut_off else ""
+        cut = f"{first.process.host} is cut off from the others; " if diagnoses[first.process].cut_off else ""
         if waiting:
             what += f", and {', '.join(state.process.name for state in waiting)} wait{'s' * (len(waiting) == 1)} for it"
-        stacks = [found[first.process].excerpt,
-                  *(f"{state.process.name} waits for it:\n{found[state.process].excerpt}" for state in waiting[:1])]
+        stacks = [diagnoses[first.process].excerpt,
+                  *(f"{state.process.name} waits for it:\n{diagnoses[state.process].excerpt}" for state in waiting[:1])]
         return Failure(
             f"{names} {what}: {cut}{first.describe_last_event(self._run.now())}", *first.key, first.process.host,
             cause=cause, stack="\n\n".join(filter(None, stacks)),

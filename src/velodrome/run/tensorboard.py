@@ -95,11 +95,11 @@ class Scalars:
 
 def hyperparameters(job: Job) -> dict[str, float | bool | str]:
     """Return the fields that distinguish configurations, as TensorBoard can hold them: numbers, booleans and text."""
-    found: dict[str, float | bool | str] = {}
+    fields: dict[str, float | bool | str] = {}
     for name, value in job.model_dump().items():
         if value is not None and name not in NOT_CONFIGURED:
-            found[name] = value if isinstance(value, bool | int | float | str) else text_of(value)
-    return found
+            fields[name] = value if isinstance(value, bool | int | float | str) else text_of(value)
+    return fields
 
 
 def metrics(result: Result) -> dict[str, float]:

@@ -57,7 +57,7 @@ class Code:
     def lies_in(self, folders: Iterable[Path]) -> bool:
         """Whether it is a file of a person's below one of these folders, and not in a stored run."""
         path = Path(self.file)
-        stored = any((one / "job.yaml").is_file() and (one / "events.jsonl").is_file() for one in path.parents)
+        stored = any((parent / "job.yaml").is_file() and (parent / "events.jsonl").is_file() for parent in path.parents)
         return self.is_users and not stored and any(_inside(path, folder) for folder in folders)
 
     @property
@@ -98,18 +98,18 @@ def state_folder() -> Path:
 
 def code_of(job: Job, *, launched: bool = True) -> list[Code]:
     """The code that a job names; with `launched` also the cluster, whose definition has commands."""
-    found = []
+    codes = []
     if job.script is not None:
-        found.append(_code("script", job.script, {"arguments": job.script_args}, Path(job.script).absolute()))
+        codes.append(_code("script", job.script, {"arguments": job.script_args}, Path(job.script).absolute()))
     else:
         for field, name in own_names(job).items():
             arguments = job.model_args if field == "model" else {}
-            found.append(_code(field, name, arguments, _module_file(name)))
+            codes.append(_code(field, name, arguments, _module_file(name)))
         if _is_function(job.dataset):
-            found.append(_code("dataset", job.dataset, {}, _module_file(job.dataset)))
+            codes.append(_code("dataset", job.dataset, {}, _module_file(job.dataset)))
     if launched and job.on is not None:
-        found += _cluster(job.on)
-    return found
+        codes += _cluster(job.on)
+    return codes
 
 
 def _code(field: str, name: str, arguments: object, path: Path | None) -> Code:

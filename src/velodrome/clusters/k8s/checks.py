@@ -48,14 +48,14 @@ def examine(api: Api, options: K8sOptions, pods: int) -> list[Finding]:
         return [Finding("error", "reachable", None, str(error), fix)]
     except VelodromeError as error:
         return [Finding("error", "reachable", None, str(error), "see whether `kubectl get pods` works here")]
-    found = [Finding("ok", "reachable", None, f"the API server is Kubernetes {version.get('gitVersion', '?')}")]
-    found += _permissions(api, options)
+    findings = [Finding("ok", "reachable", None, f"the API server is Kubernetes {version.get('gitVersion', '?')}")]
+    findings += _permissions(api, options)
     if options.kind == "jobset" and not _has_jobsets(api):
-        found.append(Finding("error", "tools", None, "kind=jobset: the cluster has no JobSets",
+        findings.append(Finding("error", "tools", None, "kind=jobset: the cluster has no JobSets",
                              "install them, or leave kind out"))
     with suppress(ApiError):
-        found += _quotas(api, options, pods)
-    return found
+        findings += _quotas(api, options, pods)
+    return findings
 
 
 def _permissions(api: Api, options: K8sOptions) -> list[Finding]:
@@ -69,14 +69,14 @@ def _permissions(api: Api, options: K8sOptions) -> list[Finding]:
                 # A stream is opened by a GET, which older API servers call so, and newer ones a creation.
                 if verbs and (resource != "pods/exec" or len(verbs) == len(rule["verbs"])):
                     refused[(group, resource) in _OPTIONAL].append(f"{', '.join(verbs)} {resource}")
-    found = []
+    findings = []
     if refused[False]:
-        found.append(Finding("error", "tools", None, f"you may not {'; '.join(refused[False])} in namespace "
+        findings.append(Finding("error", "tools", None, f"you may not {'; '.join(refused[False])} in namespace "
                              f"{api.namespace!r}", _RBAC))
     if refused[True]:
-        found.append(Finding("warning", "tools", None, f"you may not {'; '.join(refused[True])} in namespace "
+        findings.append(Finding("warning", "tools", None, f"you may not {'; '.join(refused[True])} in namespace "
                              f"{api.namespace!r}: messages say less", _RBAC))
-    return found
+    return findings
 
 
 def _has_jobsets(api: Api) -> bool:
@@ -98,21 +98,21 @@ def _needed(options: K8sOptions) -> dict[str, float]:
 
 def _quotas(api: Api, options: K8sOptions, pods: int) -> list[Finding]:
     """Quotas that leave no room for so many pods."""
-    found = []
+    findings = []
     for quota in api.list("ResourceQuota"):
         name, used = quota["metadata"]["name"], (quota.get("status") or {}).get("used") or {}
         for resource, hard in ((quota.get("status") or {}).get("hard") or {}).items():
             each = _needed(options).get(resource, 0.0)
             if amount(used.get(resource, "0")) + pods * each > amount(hard) and each:
-                found.append(Finding(
+                findings.append(Finding(
                     "error", "quota", None, f"the quota {name!r} of namespace {api.namespace!r} leaves no room for "
                     f"{pods} pods: of {resource} {hard}, {used.get(resource, '0')} is in use", "wait, or ask for less"))
             elif not each and resource.partition(".")[0] in ("limits", "requests", "cpu", "memory"):
                 wanted = resource.rpartition(".")[2]
-                found.append(Finding(
+                findings.append(Finding(
                     "error", "quota", None, f"the quota {name!r} of namespace {api.namespace!r} counts {resource}, "
                     "and the pods say nothing about it", f"set {wanted} of the cluster"))
-    return found
+    return findings
 
 
 def room(api: Api, options: K8sOptions) -> int:

@@ -162,24 +162,24 @@ class PodsJob(HostJob):
         return self._state
 
     def _ask(self) -> RunState:
-        found: dict[str | None, dict[str, Any]] = {}
+        pods: dict[str | None, dict[str, Any]] = {}
         for pod in self.api.list("Pod", self.selector):
             name = (pod["metadata"].get("labels") or {}).get(POD)
-            newer = found.get(name)
+            newer = pods.get(name)
             # A Job may make another pod in place of one that was deleted: nobody starts processes there.
             if newer is None or pod["metadata"]["creationTimestamp"] < newer["metadata"]["creationTimestamp"]:
-                found[name] = pod
+                pods[name] = pod
         states = {}
         for name in self.nodes:
-            states[name] = self._state_of(name, found.get(name), self._state.pods.get(name, PodState("waiting")))
+            states[name] = self._state_of(name, pods.get(name), self._state.pods.get(name, PodState("waiting")))
         return RunState(states)
 
-    def _state_of(self, name: str, found: dict[str, Any] | None, last: PodState) -> PodState:
+    def _state_of(self, name: str, listed: dict[str, Any] | None, last: PodState) -> PodState:
         """The state of a pod, of which nothing is forgotten that was known."""
         if last.phase == "over":
             return last  # events are forgotten, and pods vanish
         seen = name in self._seen
-        pod = found if found is None or not seen or found["metadata"]["name"] == last.pod else None
+        pod = listed if listed is None or not seen or listed["metadata"]["name"] == last.pod else None
         state = state_of(pod, seen=seen)
         if state.phase == "running":
             self._seen.add(name)

@@ -74,9 +74,9 @@ class Access:
 def find_access(context: str | None) -> Access:
     """The API server of a context, by default the current one; `BadRequest` or `Unavailable` says what is missing."""
     paths = [Path(part).expanduser() for part in (os.environ.get(VARIABLE) or _USUAL).split(os.pathsep) if part]
-    found = [path for path in paths if path.is_file()]
-    if found:
-        return _of_files(found, context)
+    existing = [path for path in paths if path.is_file()]
+    if existing:
+        return _of_files(existing, context)
     if (_SERVICE_ACCOUNT / "token").is_file() and context is None:
         return _of_pod()
     reason = (f"--on k8s: there is no kubeconfig at {str(paths[0])!r}; set {VARIABLE}, or see whether `kubectl get "

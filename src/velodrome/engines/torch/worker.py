@@ -151,9 +151,9 @@ CROWDED, FREE = 0.3, 0.15
 _CORES_AT_IMPORT = len(allowed_cores())
 
 
-def should_sleep(foreign: float, sleeping: bool) -> bool:
-    """Whether threads should sleep while they wait, when other programs use `foreign` of the process's cores."""
-    return foreign > (FREE if sleeping else CROWDED)
+def should_sleep(background: float, sleeping: bool) -> bool:
+    """Whether threads should sleep while they wait, when other programs use `background` of the process's cores."""
+    return background > (FREE if sleeping else CROWDED)
 
 
 def openmp_library() -> ctypes.CDLL | None:
@@ -218,13 +218,13 @@ class CoreWatch(threading.Thread):
         times, sleeping = self._cpu_time.since_last(), self._idle_threads.exist
         if times is None or times["seconds"] <= 0:
             return
-        foreign = (times["busy"] - times["own"]) / times["seconds"]
-        if should_sleep(foreign, sleeping) == sleeping:
+        background = (times["busy"] - times["own"]) / times["seconds"]
+        if should_sleep(background, sleeping) == sleeping:
             return
         how = "spin again" if sleeping else "sleep"
         with suppress(OSError):  # the disk that holds the log may be full
-            sys.stderr.write(f"other programs use {max(0.0, foreign):.1f} of this process's cores: threads that wait "
-                             f"{how}\n")
+            sys.stderr.write(f"other programs use {max(0.0, background):.1f} of this process's cores: threads that "
+                             f"wait {how}\n")
             sys.stderr.flush()
         if sleeping:
             self._idle_threads.stop()
