@@ -220,6 +220,11 @@ def test_a_process_waits_for_the_names_of_the_others_and_says_which_do_not_come(
     for name, value in variables.items():
         if name.startswith("VELODROME_"):
             monkeypatch.setenv(name, value)
+
+    def unknown(*_: Any, **__: Any) -> list[str]:
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     began = time.monotonic()
     code = manual.main(["--run", "x", "--role", "worker", "--rank", "0", "--folder", str(tmp_path / "x"), "--slot",
                         "0/1", "--names-within", "0.5"])
