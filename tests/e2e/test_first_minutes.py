@@ -22,7 +22,7 @@ import browser
 import pictures
 
 from ui_server import Server, text, wait_for
-from velodrome.run import state
+from velodrome.run import samples
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -105,13 +105,13 @@ def slow(input_shape, classes):
 @pytest.fixture
 def beside_load(monkeypatch: pytest.MonkeyPatch, idle: None) -> Iterator[None]:
     """A process that uses 0.3 of a core, which is all the foreign load that runs record; none is repeated for it."""
-    measured = state.host_cpu
+    measured = samples.host_cpu
 
     def only_ours(*series: Any) -> Any:
         found = measured(*series)
         return None if found is None else found.model_copy(update={"foreign": USED})
 
-    monkeypatch.setattr(state, "host_cpu", only_ours)
+    monkeypatch.setattr(samples, "host_cpu", only_ours)
     with subprocess.Popen([sys.executable, "-c", LOAD]) as other:
         yield
         other.kill()

@@ -21,6 +21,7 @@ from velodrome.events.fields import (
     HistoryRow,
     Implementation,
     Layer,
+    Measured,
     MetricDefinition,
     Network,
     Number,
@@ -165,8 +166,8 @@ class StalenessEvent(EventBase):
 
     kind: Literal["staleness"]
     epoch: Annotated[Positive | None, NOT_NULL] = Field(None, description="counted from 1")
-    mean: Amount = Field(description="over the updates since the previous staleness event")
-    max: Amount = Field(description="largest staleness among them")
+    mean: Measured = Field(description="over the updates since the previous staleness event")
+    max: Measured = Field(description="largest staleness among them")
     updates: Annotated[Count | None, NOT_NULL] = Field(None, description="number of updates")
     ages: dict[str, Count] = Field(default_factory=dict, description="number of updates by their staleness, if known")
     lead: Annotated[Count | None, NOT_NULL] = Field(
