@@ -44,7 +44,7 @@ def test_recommend_returns_the_verdict_as_text_and_as_data(velodrome, race: Path
     assert found["interval"][0] > 1
     cheap = package.recommend("made", runs=runs, objective="cost", price_per_hour=0.4)
     assert cheap["decision"] == "do-not-distribute"
-    with pytest.raises(BadRequest, match="more than 0"):
+    with pytest.raises(BadRequest, match="give a price above 0"):
         package.recommend("made", runs=runs, price_per_hour=-1)
 
 

@@ -334,7 +334,7 @@ def test_validation_test_and_evaluation_are_untouched(transformed):
     ("function", "why"),
     [
         (lambda example, rng: example["x"], "returned ndarray, but must return the example, a dictionary of x, y"),
-        (lambda example, rng: {**example, "x": example["x"][:1]}, r"'x' of shape \(1,\) for example \d+, and it must"),
+        (lambda example, rng: {**example, "x": example["x"][:1]}, r"'x' of shape \(1,\) for example \d+, but it must"),
         (lambda example, rng: {**example, "y": 0.5}, "returned 'y' as float64, but it must stay int64"),
         (lambda example, rng: 1 / 0, r"failed on example \d+ in epoch 1: ZeroDivisionError"),
     ],

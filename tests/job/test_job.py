@@ -142,8 +142,8 @@ def test_a_strategy_of_one_engine_brings_it_unless_somebody_named_another(
     fields: dict[str, object], engine: str
 ) -> None:
     assert resolve(make_job(fields)).engine == engine
-    with pytest.raises(BadRequest, match="has no strategy 'parameter-server'"):
-        resolve(make_job({"engine": "torch", "strategy": "parameter-server"}))
+    with pytest.raises(BadRequest, match="has no strategy 'central-storage'"):
+        resolve(make_job({"engine": "torch", "strategy": "central-storage"}))
 
 
 def test_a_strategy_brings_the_defaults_of_its_own_fields() -> None:

@@ -157,7 +157,7 @@ def test_unequal_work_is_told_once_by_the_chief(shards):
 
 def test_too_few_files_are_refused_before_anything_starts(shards):
     job = Job(dataset=shards, strategy="ddp", engine="torch", workers=6, batch_size=BATCH, sharding="file")
-    with pytest.raises(BadRequest, match=r"6 workers need at least 6 files, and .* has 5"):
+    with pytest.raises(BadRequest, match=r"6 workers need at least 6 files, but .* has 5"):
         preflight.check_job(resolve(job))
     with pytest.raises(BadRequest, match="is not stored in files"):
         preflight.check_job(resolve(Job(strategy="ddp", workers=2, sharding="file")))

@@ -159,9 +159,10 @@ def engines() -> list[Engine]:
     return [engine(name) for name in ENGINES.usable()]
 
 
-def engines_with(strategy: str) -> list[str]:
-    """The names of the engines that have a strategy of this name."""
-    return [known.name for known in engines() if any(each.name == strategy for each in known.strategies)]
+def engines_with(strategy: str, *, raced: bool = False) -> list[str]:
+    """The names of the engines that have a strategy of this name, or only of those that race it by default."""
+    return [known.name for known in engines()
+            if any(each.name == strategy and not (raced and each.not_raced) for each in known.strategies)]
 
 
 def all_forms() -> list[Engine]:

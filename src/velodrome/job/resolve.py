@@ -139,10 +139,11 @@ def within_limits(job: Job, engine: str = DEFAULT_ENGINE) -> Job:
 
 
 def _with_engine(job: Job, default: str) -> Job:
-    """The job with an engine, if none was given: the default, or the first that has its strategy if that has not."""
+    """The job with an engine, if none was given: the default if it has the strategy and races it without being asked,
+    else the first that does; if none does, any that has it."""
     if "engine" in job.model_fields_set:
         return job
-    having = engines_with(job.strategy)
+    having = engines_with(job.strategy, raced=True) or engines_with(job.strategy)
     return job.model_copy(update={"engine": having[0] if having and default not in having else default})
 
 
