@@ -152,7 +152,7 @@ def test_a_study_runs_at_its_smallest_scale_and_prints_ours_beside_theirs(velodr
     done = velodrome("study", "run", "zipperle-2018", "--scale", "smoke", "--runs", runs)
     assert done.code == 0, done.err
     assert "92.45" in done.out
-    assert "steps 1000 → 120" in done.out
+    assert "steps 1000 → 30" in done.out
     assert "Machines: published 4 virtual machines with 1 core, 1 GB of memory" in done.out
     assert "(section V.A); ours one machine" in done.out
     assert "not checkable here, because our runs differ" in done.out
