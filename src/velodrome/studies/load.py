@@ -207,6 +207,9 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
     for number, curve in enumerate(study.curves):
         for figure in curve.figures():
             yield from _mistakes_of_values(("curves", number), figure.of, figure.values, combinations)
+    for number, asked in enumerate(study.batches):
+        if not any(fits_any(fields, asked.where) for fields in combinations):
+            yield ("batches", number, "where"), "no configuration of the study has these values"
     for number, claim in enumerate(study.claims):
         for place, check in enumerate(claim.checks):
             for name, sentence in _mistakes_of_check(check, combinations):
