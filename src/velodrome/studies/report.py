@@ -114,24 +114,24 @@ def to_csv(compared: Sequence[FigureComparison], judged: Sequence[Finding]) -> s
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["configuration", "quantity", "epoch", "published", "published_min", "published_max", "ours",
-                     "ours_min", "ours_max", "difference", "within_noise", "place", "verdict", "why"])
+                     "ours_min", "ours_max", "difference", "within_noise", "place", "verdict", "why", "differs"])
     for each in compared:
-        place = "; ".join(each.places)
+        place, differs = "; ".join(each.places), "; ".join(each.setting.changes)
         for name, published in each.published.items():
             theirs, mine = each.published_extents.get(name), each.our_extents.get(name)
             writer.writerow([
                 each.setting.label, name, "", published, *((theirs.min, theirs.max) if theirs else ("", "")),
                 each.ours.get(name), *((mine.min, mine.max) if mine else ("", "")), each.difference(name),
-                each.within_noise(name), place, "", "",
+                each.within_noise(name), place, "", "", differs,
             ])
         for name, values in each.published_epochs.items():
             ours: Sequence[float | None] = each.our_epochs.get(name, ())
             for epoch, (published, measured) in enumerate(zip_longest(values, ours[:len(values)]), start=1):
                 difference = None if measured is None else measured - published
                 writer.writerow([each.setting.label, name, epoch, published, "", "", measured, "", "", difference, "",
-                                 place, "", ""])
+                                 place, "", "", differs])
     for finding in judged:
-        writer.writerow([finding.claim.text, "claim", *[""] * 9, finding.claim.place, finding.verdict, finding.why])
+        writer.writerow([finding.claim.text, "claim", *[""] * 9, finding.claim.place, finding.verdict, finding.why, ""])
     return stream.getvalue()
 
 
