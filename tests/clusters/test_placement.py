@@ -59,7 +59,7 @@ def test_servers_stay_apart_from_pinned_workers(pins: list[str], workers: list[s
 
 def test_servers_that_cannot_be_apart_are_refused() -> None:
     processes = [("worker", 0), ("worker", 1), ("server", 0)]
-    with pytest.raises(BadRequest, match="need a host without a worker besides a, b, and there are 2;"):
+    with pytest.raises(BadRequest, match="need a host without a worker besides a, b, but there are 2;"):
         place(processes, ["a", "b"], Placement("spread", "apart", {"worker": "a,b"}))
 
 
@@ -110,7 +110,7 @@ def test_a_pin_to_nowhere_or_of_nobody_is_refused(pins: dict[str, str], sentence
 
 
 def test_servers_apart_need_two_hosts() -> None:
-    with pytest.raises(BadRequest, match="need at least two hosts, and there are 1"):
+    with pytest.raises(BadRequest, match="need at least two hosts, but there are 1"):
         place(roles(1, 1), NINE[:1], Placement("spread", "apart"))
 
 

@@ -99,7 +99,10 @@ def old_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(exist_ok=True)
             path.write_text(block.text)
     names = package / "catalog" / "registry.py"
-    names.write_text(names.read_text().replace("NAMES = (", 'NAMES = ("plain", '))
+    ours = names.read_text()
+    assert '        "torch":' in ours
+    plain = '        "plain": "velodrome.catalog.engines.plain:ENGINE",\n'
+    names.write_text(ours.replace('        "torch":', plain + '        "torch":', 1))
     return folder
 
 

@@ -45,7 +45,7 @@ def test_a_trained_model_goes_to_s3_and_is_served_from_there(bucket: str, tmp_pa
     for name in sent:
         assert (here / name).read_bytes() == (tmp_path / "there" / "monday" / name).read_bytes()
     shutil.rmtree(tmp_path / "there")
-    with TestClient(serve_app([str(here)], tmp_path / "here", "127.0.0.1"), base_url="http://127.0.0.1") as client:
+    with TestClient(serve_app([here.name], tmp_path / "here", "127.0.0.1"), base_url="http://127.0.0.1") as client:
         names = [model["name"] for model in client.get("/api/models").json()["models"]]
     assert names == ["monday"]
     assert fetch(told["artifacts"], tmp_path / "here") == here

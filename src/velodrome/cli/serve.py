@@ -122,7 +122,7 @@ def serve_command(
     from velodrome.web.processes import usual_processes
 
     runtime()
-    names = [str(fetch(name, runs)) if is_address(name) else name for name in names]
+    names = [fetch(name, runs).name if is_address(name) else name for name in names]
     count = processes or usual_processes()
     if unready := asking(lambda trusted: check_runs(names, runs, trusted), trust_code):
         say_on_stderr(f"exporting {', '.join(unready)}, once; this takes a few seconds")

@@ -187,7 +187,7 @@ def _answer(question: Question, runs: _Runs, contrasts: Contrasts) -> _Answer:
 
 def _without(lead: Lead, pair: tuple[Setting, Setting], runs: _Runs, contrasts: Contrasts) -> Lead:
     """A lead without that of another pair."""
-    one, other = (runs.row(setting) for setting in pair)
-    assert one is not None, "the runs that it needs do not exist"
-    assert other is not None, "the runs that it needs do not exist"
-    return lead.plus(contrasts.lead(other, one))
+    first, second = (runs.row(setting) for setting in pair)
+    assert first is not None, "the runs that it needs do not exist"
+    assert second is not None, "the runs that it needs do not exist"
+    return lead.plus(contrasts.lead(second, first))

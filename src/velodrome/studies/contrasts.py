@@ -101,7 +101,7 @@ class Contrasts:
         self._cores = cores
         source = QUANTITIES["throughput"] if quantity == "speedup" else self.quantity
         values = [source.values(row, cores) for row in rows]
-        self._values = {row.name: found for row, found in zip(rows, values, strict=True) if found}
+        self._values = {row.name: measured for row, measured in zip(rows, values, strict=True) if measured}
         self._rows = {row.name: row for row in rows if row.name in self._values}
         self._comparisons, self._claims = max(1, comparisons), max(1, claims)
 
@@ -135,12 +135,12 @@ class Contrasts:
         if self._by_test_set:
             metric = self.quantity.metric
             assert metric is not None
-            found = difference(*(scores_of(row.results, metric.name, metric.fraction) for row in (first, second)))
-            error = found.error if found.seeds_known else math.inf
-            return Lead(found.estimate, *self._reaches(error, found.freedom, looks), is_ratio=False, looks=looks)
+            gap = difference(*(scores_of(row.results, metric.name, metric.fraction) for row in (first, second)))
+            error = gap.error if gap.seeds_known else math.inf
+            return Lead(gap.estimate, *self._reaches(error, gap.freedom, looks), is_ratio=False, looks=looks)
         places = list(self._values)
-        one, other = places.index(first.name), places.index(second.name)
-        estimate, error, freedom = (float(of[0, one, other]) for of in
+        at_first, at_second = places.index(first.name), places.index(second.name)
+        estimate, error, freedom = (float(of[0, at_first, at_second]) for of in
                                     (self._fit.estimate, self._fit.error, self._fit.freedom))
         reaches = self._reaches(error, freedom, looks)
         return Lead(estimate, *reaches, above, below, not self.quantity.fraction, looks)

@@ -74,20 +74,20 @@ class StudyPlan:
     @property
     def missing(self) -> dict[str, int]:
         """What cannot run and how to add it, with the number of configurations that need it."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for setting in self.settings:
             if setting.missing:
-                found[setting.missing] = found.get(setting.missing, 0) + 1
-        return found
+                counts[setting.missing] = counts.get(setting.missing, 0) + 1
+        return counts
 
     @property
     def jobs(self) -> list[Mapping[str, Any]]:
         """Our jobs, each once."""
-        found: list[Mapping[str, Any]] = []
+        jobs: list[Mapping[str, Any]] = []
         for setting in self.settings:
-            if setting.ours is not None and setting.ours not in found:
-                found.append(setting.ours)
-        return found
+            if setting.ours is not None and setting.ours not in jobs:
+                jobs.append(setting.ours)
+        return jobs
 
 
 def available(

@@ -128,7 +128,7 @@ def _gaps(check: Gap, among: Sequence[Setting], settings: Sequence[Setting]) -> 
     for first, second, without in _paired(check, among, settings):
         for third, fourth, given in others:
             if workers_of(third) == workers_of(first):
-                back = tuple((other, one) for one, other in given)
+                back = tuple((right, left) for left, right in given)
                 label = f"{first.label} against {third.label}"
                 yield Question(label, check.measure, first, second, check.sense,
                                 without=(*without, (third, fourth), *back))

@@ -56,8 +56,8 @@ def _with_extents(compared: FigureComparison, series: Mapping[str, RunSeries], c
     ours: dict[str, Extent] = {}
     for name, (counted, scale) in {"cpu": ("cpu_percent", cores), "memory": ("memory_bytes", 1e9),
                                    "inbound_rate": ("inbound_rate", 1e6)}.items():
-        if name in compared.published_extents and (found := sums.get(counted)) is not None:
-            ours[name] = Extent(min=found.low / scale, mean=found.mean / scale, max=found.high / scale)
+        if name in compared.published_extents and (total := sums.get(counted)) is not None:
+            ours[name] = Extent(min=total.low / scale, mean=total.mean / scale, max=total.high / scale)
     return replace(compared, our_extents=ours)
 
 

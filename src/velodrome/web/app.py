@@ -47,7 +47,7 @@ def _finite(content: Any) -> Any:
         return content if math.isfinite(content) else None
     if isinstance(content, dict):
         return {name: _finite(value) for name, value in content.items()}
-    return [_finite(one) for one in content] if isinstance(content, list | tuple) else content
+    return [_finite(element) for element in content] if isinstance(content, list | tuple) else content
 
 
 class JsonAnswer(Response):
@@ -61,31 +61,31 @@ class JsonAnswer(Response):
 
 def race_of(request: Request) -> Found:
     """The race that the address names, or an answer 404."""
-    return _found(request, request.path_params["race"], "race")
+    return _located(request, request.path_params["race"], "race")
 
 
 def run_of(request: Request) -> Found:
     """The run that the address names, alone or as RACE/RUN, or an answer 404."""
     race = request.path_params.get("race")
     name = request.path_params["run"]
-    return _found(request, f"{race}/{name}" if race else name, "run")
+    return _located(request, f"{race}/{name}" if race else name, "run")
 
 
 def run_named(request: Request, name: str) -> Found:
-    return _found(request, name, "run")
+    return _located(request, name, "run")
 
 
-def _found(request: Request, name: str, kind: str) -> Found:
+def _located(request: Request, name: str, kind: str) -> Found:
     runs = request.app.state.runs
     try:
         if name.startswith(("/", ".")) or "\\" in name or name.count("/") > 1:
             raise BadRequest(name)
-        found = locate(runs, name)
+        run_or_race = locate(runs, name)
     except (BadRequest, OSError, ValueError):
         raise HTTPException(404, f"There is no {kind} {shown(name)!r} in {runs}.") from None
-    if found.kind != kind:
-        raise HTTPException(404, f"{shown(name)!r} is a {found.kind}, not a {kind}.")
-    return found
+    if run_or_race.kind != kind:
+        raise HTTPException(404, f"{shown(name)!r} is a {run_or_race.kind}, not a {kind}.")
+    return run_or_race
 
 
 def full_name(request: Request) -> str:

@@ -97,8 +97,8 @@ def groups() -> list[Group]:
         FormField("place", "Place", "Host of a role, or of one process: a line such as server=HOST or worker:1=HOST "
                   "for each.", "lines"),
     ))
-    first = Group("Race", tuple(one for one in own if one.name in ("name", "vary", "repeat")))
-    limits = Group("How it ends and is judged", tuple(one for one in own if one not in first.fields))
+    first = Group("Race", tuple(field for field in own if field.name in ("name", "vary", "repeat")))
+    limits = Group("How it ends and is judged", tuple(field for field in own if field not in first.fields))
     common = Group("Job", tuple(_field(name, job_fields()[name]) for name in COMMON))
     rest = [
         Group(group, tuple(_field(name, job_fields()[name]) for name in names if name not in COMMON))
@@ -133,7 +133,7 @@ def _field(name: str, field: FieldInfo) -> FormField:
     suggestions: tuple[str, ...] = {
         "dataset": tuple(catalogue.names()), "model": tuple(model.name for model in MODELS),
         "engine": tuple(ENGINES.usable()),
-        "strategy": tuple(dict.fromkeys(one.name for engine in engines() for one in engine.strategies)),
+        "strategy": tuple(dict.fromkeys(strategy.name for engine in engines() for strategy in engine.strategies)),
         "objective": tuple(OBJECTIVES),
     }.get(name, ())
     return FormField(name, kind="number" if kind in (int, float) else "text", suggestions=suggestions, **common)
@@ -158,19 +158,19 @@ def check(given: Mapping[str, Any], runs: Path) -> Checked:
 
 def _words(texts: Mapping[str, str], known: Mapping[str, FormField]) -> list[str]:
     """The options, each with its value in the same word, so that no value can become an option."""
-    found = []
+    words = []
     for name, text in texts.items():
         option = {"model_args": "--model-arg"}.get(name, f"--{name.replace('_', '-')}")
         if known[name].kind == "flag":
             if text == "true":
-                found.append(option)
+                words.append(option)
             elif text == "false" and name != "skip_unavailable":
-                found.append(f"--no-{name.replace('_', '-')}")
+                words.append(f"--no-{name.replace('_', '-')}")
         elif known[name].kind == "lines":
-            found += [f"{option}={line.strip()}" for line in text.splitlines() if line.strip()]
+            words += [f"{option}={line.strip()}" for line in text.splitlines() if line.strip()]
         else:
-            found.append(f"{option}={text}")
-    return found
+            words.append(f"{option}={text}")
+    return words
 
 
 def _examine(
@@ -214,8 +214,8 @@ def _examine(
         for code in elsewhere(entry.job for entry in combinations(asked.model_copy(update={"repeat": 1})).entries):
             errors[code.field] = (f"{_upper(str(code))[:-1]} is not in the folder that this page was started in, and "
                                   "a page runs no other code: start the race in a terminal.")
-        found = texts.get("name") or default_name(None, asked), len(expand(asked)) if vary else None
-        return found if not errors else (None, None)
+        name_and_count = texts.get("name") or default_name(None, asked), len(expand(asked)) if vary else None
+        return name_and_count if not errors else (None, None)
     except (VelodromeError, ValueError) as error:
         errors.update({name: text for name, text in errors_of(str(error), known).items() if name not in errors})
     return None, None
@@ -246,8 +246,8 @@ def errors_of(message: str, known: Mapping[str, FormField] | None = None) -> dic
     names = known if known is not None else {field.name: field for group in groups() for field in group.fields}
     head, *rest = message.splitlines() or [""]
     lines = [line.strip() for line in rest] if rest and head.endswith(":") else [message]
-    found: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for line in lines:
         options = (option.removeprefix("no-").replace("-", "_") for option in _OPTION.findall(line))
-        found.setdefault(next((name for name in options if name in names), ""), []).append(_upper(line))
-    return {name: " ".join(texts) for name, texts in found.items()}
+        sentences.setdefault(next((name for name in options if name in names), ""), []).append(_upper(line))
+    return {name: " ".join(texts) for name, texts in sentences.items()}

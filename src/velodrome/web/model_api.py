@@ -93,10 +93,10 @@ async def explain(request: Request) -> Response:
     example = await picture_of(_models(request), slot, request.headers.get("content-type", ""), body)
     image = next(iter(example.values()))
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_models(request).patient, occlusion, slot.model, image)
+    explanation = await loop.run_in_executor(_models(request).patient, occlusion, slot.model, image)
     return JsonAnswer({
-        "model": slot.name, "class": found.predicted, "probability": found.probability, "map": found.grid,
-        "milliseconds": since(began),
+        "model": slot.name, "class": explanation.predicted, "probability": explanation.probability,
+        "map": explanation.grid, "milliseconds": since(began),
     })
 
 
@@ -139,15 +139,15 @@ async def example(request: Request) -> Response:
     slot = await _models(request).get(request.query_params.get("model"))
     assert slot.model is not None
     index = number(request.query_params, "index", 0, 10**6, 0)
-    one = slot.model.about.inputs[0]
-    stored = slot.model.examples.get(f"in:{one.name}")
-    if stored is None or slot.model.image_input is None or one.dtype != "uint8" or index >= len(stored) \
-            or one.shape[-1] not in (1, 3):
+    model_input = slot.model.about.inputs[0]
+    stored = slot.model.examples.get(f"in:{model_input.name}")
+    if stored is None or slot.model.image_input is None or model_input.dtype != "uint8" or index >= len(stored) \
+            or model_input.shape[-1] not in (1, 3):
         raise BadInput(f"no test picture {index}", 404)
     from PIL import Image
 
     pixels = np.clip(stored[index].astype(np.float32) * (255 / slot.model.about.brightest), 0, 255)
-    picture = Image.fromarray(np.rint(pixels).astype(np.uint8).squeeze(-1) if one.shape[-1] == 1
+    picture = Image.fromarray(np.rint(pixels).astype(np.uint8).squeeze(-1) if model_input.shape[-1] == 1
                               else np.rint(pixels).astype(np.uint8))
     content = io.BytesIO()
     picture.save(content, "PNG")
@@ -217,13 +217,13 @@ async def show(request: Request) -> Response:
     models: ServedModels = request.app.state.models
     slots = models.slots.values()
     ready = [facts_of(slot) for slot in slots if slot.model is not None]
-    pictures = [one["picture"] for one in ready if one["picture"]]
+    pictures = [facts["picture"] for facts in ready if facts["picture"]]
     return page(
         request, "model.html", names=list(models.slots),
         needs_token=request.app.state.security.token is not None, about=" · ".join(map(_summary, ready)),
         problems=[f"{slot.name}: {slot.problem}" for slot in slots if slot.status == "failed"],
-        pictures=bool(pictures), drawn=any(one["drawn"] for one in pictures),
-        tests=any(one["examples"] for one in pictures), texts=any(one["kind"] == "text" for one in ready),
+        pictures=bool(pictures), drawn=any(details["drawn"] for details in pictures),
+        tests=any(details["examples"] for details in pictures), texts=any(facts["kind"] == "text" for facts in ready),
     )
 
 

@@ -240,8 +240,8 @@ class Command:
     def complaint(self) -> str:
         """Why it ended, in its own words."""
         said = self.said().strip()
-        _, found, own = said.rpartition("velodrome: ")
-        text = own if found else said.rpartition("\n")[2]
+        _, separator, own = said.rpartition("velodrome: ")
+        text = own if separator else said.rpartition("\n")[2]
         return text or f"the command ended with exit code {self.process.returncode}"
 
 

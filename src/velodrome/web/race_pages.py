@@ -50,8 +50,8 @@ async def _listed(
     number = query.get("page", "1")
     at = min(10_000, int(number[:6])) if number.isascii() and number.isdigit() else 1
     asked["offset"] = max(0, at - 1) * ROWS
-    found = await run_in_threadpool(index.listed, **asked, limit=ROWS, seconds=seconds)
-    return found, {**asked, "page": max(1, at)}
+    listed = await run_in_threadpool(index.listed, **asked, limit=ROWS, seconds=seconds)
+    return listed, {**asked, "page": max(1, at)}
 
 
 async def show(request: Request) -> Response:
@@ -97,8 +97,8 @@ def _digest(listed: Listed) -> str:
 
 
 async def _watch(request: Request) -> Watch:
-    found = await run_in_threadpool(race_of, request)
-    watch: Watch = request.app.state.watches.of(found.path, race=True)
+    race = await run_in_threadpool(race_of, request)
+    watch: Watch = request.app.state.watches.of(race.path, race=True)
     return watch
 
 
@@ -135,19 +135,19 @@ async def stream_race(request: Request) -> Response:
 
 async def report(request: Request) -> Response:
     """The report of the race as a file; it holds its own style and script, so that it is not shown as a page here."""
-    found = await run_in_threadpool(race_of, request)
-    text = await run_in_threadpool(_report, found)
+    race = await run_in_threadpool(race_of, request)
+    text = await run_in_threadpool(_report, race)
     return Response(files.encoded(text), media_type="text/html", headers={
-        "Content-Disposition": f'attachment; filename="{found.name}.html"',
+        "Content-Disposition": f'attachment; filename="{race.name}.html"',
     })
 
 
-def _report(found: Found) -> str:
+def _report(race: Found) -> str:
     from velodrome.reporting.document import make_pictures, make_report
     from velodrome.reporting.write import to_html
     from velodrome.studies.report import with_study
 
-    record = load_race(found.path.parent, found.name)
+    record = load_race(race.path.parent, race.name)
     made = with_study(make_report(record))
     return to_html(made, make_pictures(made))
 
@@ -175,18 +175,18 @@ def _names(request: Request) -> list[str]:
 
 async def show_comparison(request: Request) -> Response:
     names = _names(request)
-    found = [await run_in_threadpool(run_named, request, name) for name in names]
-    content = await run_in_threadpool(_content, request.app.state.runs, names, found) if found else {}
+    compared = [await run_in_threadpool(run_named, request, name) for name in names]
+    content = await run_in_threadpool(_content, request.app.state.runs, names, compared) if compared else {}
     known = await run_in_threadpool(request.app.state.index.listed, "", "", "run", 0, 200)
     others = [row["run"] for row in known.rows if row["run"] not in names]
     return page(request, "compare.html", names=names, known=others, most=MOST_RUNS, **content)
 
 
-def _content(runs: Path, names: Sequence[str], found: Sequence[Found]) -> dict[str, Any]:
+def _content(runs: Path, names: Sequence[str], compared: Sequence[Found]) -> dict[str, Any]:
     fields, problems = [], []
-    for name, one in zip(names, found, strict=True):
+    for name, run in zip(names, compared, strict=True):
         try:
-            fields.append({key: text_of(value) for key, value in RunFolder(one.path).job().model_dump().items()})
+            fields.append({key: text_of(value) for key, value in RunFolder(run.path).job().model_dump().items()})
         except VelodromeError as error:
             fields.append({})
             problems.append(f"{name}: {error}")
@@ -223,12 +223,12 @@ def _measures(
             cells = texts.setdefault(line.measure.name, {})
             cells[place] = (_text(line, mine), _ratio(line))
             cells.setdefault(0, (_text(line, first), ""))
-    found = [
+    compared = [
         Compared(line.measure.heading, line.measure.unit,
                  [texts[name].get(place, ("–", "")) for place in range(len(names))])
         for name, line in lines.items()
     ]
-    return found, sentences, problems
+    return compared, sentences, problems
 
 
 def _text(line: Line, value: float | None) -> str:
@@ -247,14 +247,14 @@ def _ratio(line: Line) -> str:
 
 async def curves(request: Request) -> Response:
     names = _names(request)
-    found = [await run_in_threadpool(run_named, request, name) for name in names]
-    return JsonAnswer({"runs": await run_in_threadpool(_curves, names, found)})
+    compared = [await run_in_threadpool(run_named, request, name) for name in names]
+    return JsonAnswer({"runs": await run_in_threadpool(_curves, names, compared)})
 
 
-def _curves(names: Sequence[str], found: Sequence[Found]) -> list[dict[str, Any]]:
+def _curves(names: Sequence[str], compared: Sequence[Found]) -> list[dict[str, Any]]:
     runs = []
-    for name, one in zip(names, found, strict=True):
-        live = LiveRun(one.path, name)
+    for name, run in zip(names, compared, strict=True):
+        live = LiveRun(run.path, name)
         live.poll()
         if live.events_size:
             live.read_ended()

@@ -61,53 +61,53 @@ class RunIndex:
         With `seconds` only as many as are read in that time, unless a status is wanted.
         """
         with self._lock:
-            found = self._found()
+            entries = self._entries()
             end = None if seconds is None else self._clock() + seconds
-            wanted = [one for one in found if text.lower() in one.name.lower() and kind in ("", one.kind)]
+            wanted = [entry for entry in entries if text.lower() in entry.name.lower() and kind in ("", entry.kind)]
             if not status:
                 asked = wanted[offset : offset + limit]
                 rows: list[Row] = []
-                for one in asked:
+                for entry in asked:
                     if end is not None and len(rows) >= _FIRST_ROWS and self._clock() > end:
                         break
-                    rows.append(self._row(one))
-                return Listed(rows, len(wanted), len(found), len(rows) < len(asked))
-            rows = [row for one in wanted if (row := self._row(one))["status"] == status]
-            return Listed(rows[offset : offset + limit], len(rows), len(found))
+                    rows.append(self._row(entry))
+                return Listed(rows, len(wanted), len(entries), len(rows) < len(asked))
+            rows = [row for entry in wanted if (row := self._row(entry))["status"] == status]
+            return Listed(rows[offset : offset + limit], len(rows), len(entries))
 
-    def row(self, found: Found) -> Row:
+    def row(self, entry: Found) -> Row:
         with self._lock:
-            return self._row(found)
+            return self._row(entry)
 
-    def _found(self) -> list[Found]:
+    def _entries(self) -> list[Found]:
         now = self._clock()
         if now - self._scanned[0] > self._fresh:
-            found = scan(self.runs)[::-1]
+            entries = scan(self.runs)[::-1]
             self._fresh = max(_FRESH_SECONDS, _PATIENCE * (self._clock() - now))
-            self._scanned = (now, found)
-            there = {one.path for one in found}
+            self._scanned = (now, entries)
+            there = {entry.path for entry in entries}
             for path in self._rows.keys() - there:
                 del self._rows[path]
         return self._scanned[1]
 
-    def _row(self, found: Found) -> Row:
-        state = _state(found)
-        known = self._rows.get(found.path)
+    def _row(self, entry: Found) -> Row:
+        state = _state(entry)
+        known = self._rows.get(entry.path)
         if known is not None and known[0] == state and known[1]["status"] != "running":
             return known[1]
-        row = row_of_run(found.path) if found.kind == "run" else row_of_race(found.path)
-        row["made"] = found.made
-        self._rows[found.path] = (state, row)
+        row = row_of_run(entry.path) if entry.kind == "run" else row_of_race(entry.path)
+        row["made"] = entry.made
+        self._rows[entry.path] = (state, row)
         return row
 
 
-def _state(found: Found) -> Any:
+def _state(run_or_race: Found) -> Any:
     """What changes when a row does: files of a run are replaced in its folder, whose time changes with them."""
     try:
-        own = os.stat(found.path).st_mtime_ns  # noqa: PTH116 - thousands of them
-        if found.kind == "run":
+        own = os.stat(run_or_race.path).st_mtime_ns  # noqa: PTH116 - thousands of them
+        if run_or_race.kind == "run":
             return own
-        with os.scandir(found.path) as entries:
+        with os.scandir(run_or_race.path) as entries:
             newest = [entry.stat(follow_symlinks=False).st_mtime_ns for entry in entries if entry.is_dir()]
     except OSError:
         return None
@@ -142,15 +142,15 @@ class Thinned:
 
 def read_thinned(folder: Path, most: int = MOST_OF_A_KIND) -> Thinned:
     """The events of a run, evenly thinned out where there are too many of a kind."""
-    found = Thinned()
+    thinned = Thinned()
     for path in event_files(folder):
-        _read(path, most, found)
-    return found
+        _read(path, most, thinned)
+    return thinned
 
 
-def _read(path: Path, most: int, found: Thinned) -> None:
+def _read(path: Path, most: int, thinned: Thinned) -> None:
     """Read a file twice, first to count the events of each group: it may be larger than what should be held."""
-    counts = _counted(path, found)
+    counts = _counted(path, thinned)
     places: Counter[Group] = Counter()
     times: dict[Group, str] = {}
     strange = 0
@@ -164,26 +164,26 @@ def _read(path: Path, most: int, found: Thinned) -> None:
                 places[group] += 1
                 step = -(-count // (4 * most if group[0] == "phase" else most))
                 if group[0] == "resources":
-                    found.step = max(found.step, step)
+                    thinned.step = max(thinned.step, step)
                     times[group] = line[:_BEGINNING]
                 if not _is_kept(group, place, count, step):
                     continue
             event = parse_stored(line)
             if event is not None:
                 if before is not None and (earlier := _TIME.match(before)):
-                    found.gaps[len(found.events)] = event.time - float(earlier[1])
-                found.events.append(event)
+                    thinned.gaps[len(thinned.events)] = event.time - float(earlier[1])
+                thinned.events.append(event)
             strange += event is None
-            if strange > MOST_STRANGE or len(found.events) >= _MOST_EVENTS:
+            if strange > MOST_STRANGE or len(thinned.events) >= _MOST_EVENTS:
                 return
 
 
-def _counted(path: Path, found: Thinned) -> Counter[Group]:
-    """How many events each group has, for as many groups as a run can have; adds the lines of the file to `found`."""
+def _counted(path: Path, thinned: Thinned) -> Counter[Group]:
+    """How many events each group has, for as many groups as a run can have; adds the lines of the file to `thinned`."""
     counts: Counter[Group] = Counter()
     with suppress(OSError):
         for line in files.read_lines(path, LONGEST_LINE, inside=path.parent):
-            found.total += 1
+            thinned.total += 1
             group = _group(line)
             if group is not None and (group in counts or len(counts) < _MOST_GROUPS):
                 counts[group] += 1

@@ -53,7 +53,7 @@ def names_of(folder: Path) -> list[str]:
 
 def search(folder: Path, text: str = "", process: str = "") -> dict[str, Any]:
     """The last lines that contain a text, of one process or of all, and how many there are."""
-    found: deque[dict[str, Any]] = deque(maxlen=MOST_LINES)
+    lines: deque[dict[str, Any]] = deque(maxlen=MOST_LINES)
     total, wanted = 0, text.lower()
     for name in names_of(folder):
         if process and name != process:
@@ -61,8 +61,8 @@ def search(folder: Path, text: str = "", process: str = "") -> dict[str, Any]:
         for number, line in _lines(folder, folder / "logs" / f"{name}.log"):
             if not wanted or wanted in line.lower():
                 total += 1
-                found.append({"process": name, "number": number, "text": printable(line, _LONGEST)})
-    return {"lines": list(found), "total": total}
+                lines.append({"process": name, "number": number, "text": printable(line, _LONGEST)})
+    return {"lines": list(lines), "total": total}
 
 
 def _lines(folder: Path, path: Path) -> list[tuple[int | None, str]]:
@@ -132,7 +132,7 @@ def wrong_of(folder: RunFolder) -> Wrong:
     given = _predicted(folder.path / "model", part.images[shown], labels, result.confusion or [])
     return Wrong(
         shown.tolist(), [_name(label, names) for label in labels],
-        [None if one is None else _name(one, names) for one in given], len(places), test.total,
+        [None if predicted is None else _name(predicted, names) for predicted in given], len(places), test.total,
     )
 
 
@@ -145,8 +145,8 @@ def _predicted(model: Path, images: Any, labels: list[int], confusion: list[list
     if len(labels) and is_exported(model):
         try:
             loaded = LoadedModel(model, model.parent.name)
-            found = loaded.scores({loaded.about.inputs[0].name: images}).argmax(1).tolist()
-            return [given if given != label else None for given, label in zip(found, labels, strict=True)]
+            predicted = loaded.scores({loaded.about.inputs[0].name: images}).argmax(1).tolist()
+            return [given if given != label else None for given, label in zip(predicted, labels, strict=True)]
         except Exception:  # ONNX Runtime is not installed, or does not take what the folder holds
             pass
     return [_only_mistake(confusion[label], label) if label < len(confusion) else None for label in labels]
@@ -180,62 +180,62 @@ _EXPORT_SECONDS = 600.0
 
 
 async def show(request: Request) -> Response:
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     names: dict[str, Any] = {"run": full_name(request), "race": request.path_params.get("race")}
-    return await run_in_threadpool(lambda: page(request, "run.html", **_content(found), **names))
+    return await run_in_threadpool(lambda: page(request, "run.html", **_content(run), **names))
 
 
-def _content(found: Found) -> dict[str, Any]:
-    folder = RunFolder(found.path)
+def _content(run: Found) -> dict[str, Any]:
+    folder = RunFolder(run.path)
     result, problem = folder.read()
     if problem is not None:
-        problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(found.path)])} shows details"
+        problem = f"{problem}: {shlex.join(['velodrome', 'runs', 'check', str(run.path)])} shows details"
     try:
-        configuration = run_view.configuration_of(found.path)
+        configuration = run_view.configuration_of(run.path)
     except VelodromeError as unreadable:
         configuration, problem = [], problem or str(unreadable)
     again = shlex.join([
-        "velodrome", "train", str(found.path / "job.yaml"), "--name", f"{found.name[:110]}-again", "--runs",
-        str(found.path.parent),
+        "velodrome", "train", str(run.path / "job.yaml"), "--name", f"{run.name[:110]}-again", "--runs",
+        str(run.path.parent),
     ])
-    usable = result is not None and result.status == "finished" and (found.path / "model" / DESCRIPTION).is_file()
+    usable = result is not None and result.status == "finished" and (run.path / "model" / DESCRIPTION).is_file()
     metric, score = run_view.score_of(result) if result else (None, None)
     return {
         "state": folder.status(), "result": result, "configuration": configuration, "problem": problem,
         "environment": run_view.environment_of(result) if result else [], "command": again,
-        "serve": _serve_command(found) if usable else None,
+        "serve": _serve_command(run) if usable else None,
         "metric": metric, "score": score,
         "notes": run_view.notes_of(result) if result else [], "history": result.as_json()["history"] if result else [],
-        "confusion": run_view.confusion_of(result) if result else None, "logs": names_of(found.path),
+        "confusion": run_view.confusion_of(result) if result else None, "logs": names_of(run.path),
         "resumable": folder.status() in ("interrupted", "failed"),
     }
 
 
 async def view(request: Request) -> Response:
-    found = await run_in_threadpool(run_of, request)
-    return JsonAnswer(await run_in_threadpool(run_view.run_view, found.path))
+    run = await run_in_threadpool(run_of, request)
+    return JsonAnswer(await run_in_threadpool(run_view.run_view, run.path))
 
 
 async def stream(request: Request) -> Response:
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     watches = request.app.state.watches
-    answer: Response = watches.answer(request, watches.of(found.path, race=False))
+    answer: Response = watches.answer(request, watches.of(run.path, race=False))
     return answer
 
 
 async def log_lines(request: Request) -> Response:
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     query = request.query_params
     return JsonAnswer(await run_in_threadpool(
-        search, found.path, query.get("q", "")[:200], query.get("process", "")[:120]
+        search, run.path, query.get("q", "")[:200], query.get("process", "")[:120]
     ))
 
 
 async def wrong(request: Request) -> Response:
     """The test images that were classified wrongly, or why they cannot be shown."""
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     try:
-        mistakes = await run_in_threadpool(wrong_of, RunFolder(found.path))
+        mistakes = await run_in_threadpool(wrong_of, RunFolder(run.path))
     except VelodromeError as error:
         return JsonAnswer({"images": [], "reason": str(error)})
     base = f"/api/runs/{quoted_path(full_name(request))}/images"
@@ -246,10 +246,10 @@ async def wrong(request: Request) -> Response:
 
 
 async def image(request: Request) -> Response:
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     try:
         content = await run_in_threadpool(
-            lambda: picture(RunFolder(found.path).job(), request.path_params["place"])
+            lambda: picture(RunFolder(run.path).job(), request.path_params["place"])
         )
     except VelodromeError:
         content = None
@@ -260,54 +260,54 @@ async def image(request: Request) -> Response:
 
 async def tensorboard(request: Request) -> Response:
     """Start TensorBoard on this run, and return its address."""
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     if not is_loopback(host_name(request.headers["host"])):
         raise BadRequest("TensorBoard listens on loopback only, and your browser is on another machine: start it "
-                         f"yourself with tensorboard --logdir {found.path / 'tensorboard'}")
-    if files.is_linked(found.path / "tensorboard", found.path):
-        raise BadRequest(f"{str(found.path / 'tensorboard')!r} is a link, which is not followed")
+                         f"yourself with tensorboard --logdir {run.path / 'tensorboard'}")
+    if files.is_linked(run.path / "tensorboard", run.path):
+        raise BadRequest(f"{str(run.path / 'tensorboard')!r} is a link, which is not followed")
     boards: Boards = request.app.state.boards
-    return JsonAnswer({"address": await boards.address(found.path / "tensorboard")})
+    return JsonAnswer({"address": await boards.address(run.path / "tensorboard")})
 
 
 async def serve(request: Request) -> Response:
     """Start `velodrome serve` on the model of this run, and return its address."""
-    found = await run_in_threadpool(run_of, request)
+    run = await run_in_threadpool(run_of, request)
     if not is_loopback(host_name(request.headers["host"])):
         raise BadRequest("the model would answer on loopback only, and your browser is on another machine: start it "
-                         f"yourself with {_serve_command(found)}")
+                         f"yourself with {_serve_command(run)}")
     boards: Boards = request.app.state.boards
-    return JsonAnswer({"address": await boards.model_address(found.path)})
+    return JsonAnswer({"address": await boards.model_address(run.path)})
 
 
 async def export(request: Request) -> Response:
     """Export the model of this run, after which the page can tell what it predicts."""
-    found = await run_in_threadpool(run_of, request)
-    command = request.app.state.control.start(["export", str(found.path), f"--runs={request.app.state.runs}"])
+    run = await run_in_threadpool(run_of, request)
+    command = request.app.state.control.start(["export", str(run.path), f"--runs={request.app.state.runs}"])
     try:
         failed = await run_in_threadpool(command.process.wait, _EXPORT_SECONDS)
     except subprocess.TimeoutExpired:
         raise BadRequest(f"exporting the model takes longer than {_EXPORT_SECONDS:g} s: try again later") from None
     if failed:
         raise BadRequest(command.complaint())
-    return JsonAnswer({"exported": found.name})
+    return JsonAnswer({"exported": run.name})
 
 
-def _serve_command(found: Found) -> str:
-    return shlex.join(["velodrome", "serve", str(found.path)])
+def _serve_command(run: Found) -> str:
+    return shlex.join(["velodrome", "serve", str(run.path)])
 
 
 def _routes() -> list[BaseRoute]:
-    found: list[BaseRoute] = []
+    routes: list[BaseRoute] = []
     for name in ("{run}", "{race}/{run}"):
         api = f"/api/runs/{name}"
-        found += [
+        routes += [
             Route(f"{api}/view", view), Route(f"{api}/stream", stream), Route(f"{api}/logs", log_lines),
             Route(f"{api}/wrong", wrong), Route(f"{api}/images/{{place:int}}", image),
             Route(f"{api}/tensorboard", tensorboard, methods=["POST"]), Route(f"{api}/serve", serve, methods=["POST"]),
             Route(f"{api}/export", export, methods=["POST"]), Route(f"/runs/{name}", show),
         ]
-    return found
+    return routes
 
 
 ROUTES = _routes()

@@ -80,16 +80,16 @@ def _fewer(spans: list[Span]) -> list[Span]:
     if not spans:
         return []
     gap = (spans[-1].end - spans[0].start) / 1500
-    found = merged(spans, gap)
-    while len(found) > MOST_SPANS:
+    joined = merged(spans, gap)
+    while len(joined) > MOST_SPANS:
         gap *= 2
-        found = merged(found, gap)
-    return found
+        joined = merged(joined, gap)
+    return joined
 
 
 def _marks(state: RunState, began: float) -> list[dict[str, Any]]:
     """Errors, lost processes, warnings and checkpoints with their times."""
-    found = []
+    marks = []
     for event in state.incidents:
         match event:
             case ErrorEvent():
@@ -101,9 +101,9 @@ def _marks(state: RunState, began: float) -> list[dict[str, Any]]:
             case CheckpointEvent():
                 kind, text = "checkpoint", f"checkpoint after epoch {event.epoch}"
         process = "" if event.role is None or event.rank is None else name_of((event.role, event.rank))
-        found.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "end": None,
+        marks.append({"kind": kind, "seconds": round(max(0.0, event.controller_time - began), 3), "end": None,
                       "text": text, "process": process})
-    return found
+    return marks
 
 
 def _fault(fault: FaultSpan) -> dict[str, Any]:
@@ -141,15 +141,15 @@ def _shares(state: RunState) -> list[dict[str, Any]]:
               for event in state.collectives if event.train_seconds > 0}
     if not events:
         return []
-    found = []
+    shares = []
     for process, event in sorted(events.items()):
         inside = min(event.collective_seconds, event.train_seconds)
         wait = min(waited(event, events.values()), inside)
-        found.append({
+        shares.append({
             "process": name_of(process), "compute": (event.train_seconds - inside) / event.train_seconds,
             "wait": wait / event.train_seconds, "communicate": (inside - wait) / event.train_seconds,
         })
-    return found
+    return shares
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,14 @@ def confusion_of(result: Result) -> Confusion | None:
 
 def environment_of(result: Result) -> list[tuple[str, str]]:
     """What a run ran on, as names and values."""
-    found = [*result.versions.items()]
+    environment = [*result.versions.items()]
     if (machine := result.machine) is not None:
-        found.append(("machine", f"{machine.processor}, {machine.cores} cores, "
+        environment.append(("machine", f"{machine.processor}, {machine.cores} cores, "
                                  f"{machine.memory_bytes / 2**30:.0f} GiB memory, {machine.system}"))
-    found += [("host", line) for line in host_lines(result)]
-    found += [("implementation", line) for line in implementation_lines(result)]
-    found.append(("launcher", result.launcher or "local"))
-    return found
+    environment += [("host", line) for line in host_lines(result)]
+    environment += [("implementation", line) for line in implementation_lines(result)]
+    environment.append(("launcher", result.launcher or "local"))
+    return environment
 
 
 def score_of(result: Result) -> tuple[str, float | None]:

@@ -84,7 +84,7 @@ class Security:
         return name in self.names or (self.token is not None and _is_address(name))
 
     def most_bytes(self, path: str) -> int:
-        return next((size for one, size in self.uploads if one == path), MOST_BYTES)
+        return next((size for upload_path, size in self.uploads if upload_path == path), MOST_BYTES)
 
 
 def is_loopback(host: str) -> bool:
@@ -198,7 +198,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         for name, value in query:
             if name == "token" and scope["method"] in _SAFE and hmac.compare_digest(value.encode(), wanted):
-                rest = urlencode([(key, one) for key, one in query if key != "token"])
+                rest = urlencode([(key, kept) for key, kept in query if key != "token"])
                 path = "/" + scope["path"].lstrip("/\\")
                 response = RedirectResponse(path + (f"?{rest}" if rest else ""), status_code=303)
                 response.set_cookie(_cookie_name(headers), value, httponly=True, samesite="strict", path="/")
@@ -222,10 +222,10 @@ def _cookie_name(headers: Headers) -> str:
 
 def _cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except Exception:  # a cookie of another program may be anything
         return ""
-    return found.value if found is not None else ""
+    return cookie.value if cookie is not None else ""
 
 
 def _same_origin(headers: Headers, host: str) -> bool:

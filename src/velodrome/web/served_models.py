@@ -44,8 +44,8 @@ def facts_of(slot: Slot) -> dict[str, Any]:
         "model": about.model, "engine": about.engine, "dataset": about.dataset,
         "classes": list(about.classes[:_MOST_CLASSES]), "words": len(about.vocabulary), "test": slot.test,
         "difference": about.difference, "checked": about.checked,
-        "inputs": [one.model_dump() for one in about.inputs], "columns": about.columns.get("features", []),
-        "picture": _picture(slot.model),
+        "inputs": [model_input.model_dump() for model_input in about.inputs],
+        "columns": about.columns.get("features", []), "picture": _picture(slot.model),
     }
 
 
@@ -56,27 +56,28 @@ def _picture(model: LoadedModel) -> dict[str, Any] | None:
     if shape is None:
         return None
     height, width, channels = shape
-    one = model.about.inputs[0]
-    images, labels = model.examples.get(f"in:{one.name}"), _labels(model)
-    found: dict[str, Any] = {"height": height, "width": width, "channels": channels, "drawn": None, "examples": []}
-    if images is None or one.dtype != "uint8":
-        return found
-    found["examples"] = labels if labels else [""] * len(images)
+    model_input = model.about.inputs[0]
+    images, labels = model.examples.get(f"in:{model_input.name}"), _labels(model)
+    facts: dict[str, Any] = {"height": height, "width": width, "channels": channels, "drawn": None, "examples": []}
+    if images is None or model_input.dtype != "uint8":
+        return facts
+    facts["examples"] = labels if labels else [""] * len(images)
     if channels == 1 and max(height, width) <= _DRAWN_PIXELS:
         light = images[..., 0].astype(np.float32) / model.about.brightest
         edge = np.concatenate([light[:, 0], light[:, -1], light[:, :, 0], light[:, :, -1]], axis=1)
         dark = float(np.median(edge)) < 0.5
-        found["drawn"] = {"dark": dark, "fill": _fill(light if dark else 1 - light)}
-    return found
+        facts["drawn"] = {"dark": dark, "fill": _fill(light if dark else 1 - light)}
+    return facts
 
 
 def _fill(light: np.ndarray[Any, Any]) -> float:
     """How much of the picture's side the box around what is drawn takes, in the middle of the examples."""
     sides = []
-    for one in light:
-        rows, columns = np.flatnonzero(one.max(1) > 0.2), np.flatnonzero(one.max(0) > 0.2)
+    for image in light:
+        rows, columns = np.flatnonzero(image.max(1) > 0.2), np.flatnonzero(image.max(0) > 0.2)
         if len(rows) and len(columns):
-            sides.append(max((rows[-1] - rows[0] + 1) / one.shape[0], (columns[-1] - columns[0] + 1) / one.shape[1]))
+            sides.append(max((rows[-1] - rows[0] + 1) / image.shape[0],
+                             (columns[-1] - columns[0] + 1) / image.shape[1]))
     return round(float(np.median(sides)), 3) if sides else 0.8
 
 
@@ -140,8 +141,8 @@ class ServedModels:
         waiting = [asyncio.ensure_future(slot.ready.wait()) for slot in self.slots.values() if slot.model is None]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=OPENING_SECONDS)
-            for one in late:
-                one.cancel()
+            for wait in late:
+                wait.cancel()
 
     async def end(self) -> None:
         """Leave nothing running."""
@@ -236,12 +237,12 @@ class Predict:
         status = 200
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                found = await _answer_to(scope, receive)
+                answer = await _answer_to(scope, receive)
         except BadInput as error:
-            status, found = error.status, {"error": str(error)}
+            status, answer = error.status, {"error": str(error)}
         except TimeoutError:
-            status, found = 408, {"error": TOO_LATE}
-        content = _encode(found).encode()
+            status, answer = 408, {"error": TOO_LATE}
+        content = _encode(answer).encode()
         length = (b"content-length", b"%d" % len(content))
         await send({"type": "http.response.start", "status": status, "headers": [_KIND, length]})
         await send({"type": "http.response.body", "body": content})
@@ -300,9 +301,10 @@ async def _next_words(models: ServedModels, slot: Slot, text: str, top: int, beg
     model = slot.model
     assert model is not None
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(models.computing, responses.next_words, model, text)
+    probabilities = await loop.run_in_executor(models.computing, responses.next_words, model, text)
     about = model.about.model_copy(update={"outputs": "probabilities"})
-    return _answer(slot, responses_of(about, found[None], top)[0], began, unknown=responses.unknown_words(model, text))
+    return _answer(slot, responses_of(about, probabilities[None], top)[0], began,
+                   unknown=responses.unknown_words(model, text))
 
 
 def _answer(slot: Slot, predictions: list[dict[str, Any]], began: float, **more: Any) -> dict[str, Any]:

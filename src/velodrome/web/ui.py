@@ -90,9 +90,9 @@ async def start(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    found = await run_in_threadpool(_named, request)
-    await run_in_threadpool(request.app.state.control.stop, found.path)
-    return JsonAnswer({"stopping": found.path.name}, 202)
+    run_or_race = await run_in_threadpool(_named, request)
+    await run_in_threadpool(request.app.state.control.stop, run_or_race.path)
+    return JsonAnswer({"stopping": run_or_race.path.name}, 202)
 
 
 def _named(request: Request) -> Found:
@@ -101,17 +101,17 @@ def _named(request: Request) -> Found:
 
 def _elsewhere(path: Path) -> str | None:
     """The launcher of runs that did not run simply on this machine; None if all did."""
-    folders = [path] if (path / "job.yaml").exists() else [one.path for one in runs_of(path)]
+    folders = [path] if (path / "job.yaml").exists() else [run.path for run in runs_of(path)]
     results = [RunFolder(folder).result() for folder in folders]
     launchers = {result.launcher or DEFAULT for result in results if result is not None}
     return next((name for name in sorted(launchers) if name != DEFAULT), None)
 
 
 async def resume(request: Request) -> Response:
-    found = await run_in_threadpool(_named, request)
-    path = found.path
-    words = ["resume", found.name, f"--runs={path.parent}"] if found.kind == "run" else [
-        "race", str(path / "race.yaml"), f"--name={found.name}", f"--runs={request.app.state.runs}"]
+    run_or_race = await run_in_threadpool(_named, request)
+    path = run_or_race.path
+    words = ["resume", run_or_race.name, f"--runs={path.parent}"] if run_or_race.kind == "run" else [
+        "race", str(path / "race.yaml"), f"--name={run_or_race.name}", f"--runs={request.app.state.runs}"]
     control: Control = request.app.state.control
     if (elsewhere := await run_in_threadpool(_elsewhere, path)) is not None:
         return failure(request, 409, f"{path.name!r} ran on {elsewhere!r}, and where exactly is not stored: resume it "

@@ -49,16 +49,17 @@ def standing_of(runs: Path, name: str) -> dict[str, Any]:
     return {
         "rows": [{**_row(row), "suspect": doubtful.get(row.name)} for row in judgement.rows],
         "verdicts": [_verdict(answer) for answer in answers], "problem": None,
-        "failures": [{"run": one.run, "status": one.status, "message": one.message} for one in record.failures],
+        "failures": [{"run": failure.run, "status": failure.status, "message": failure.message}
+                     for failure in record.failures],
     }
 
 
 def _verdict(answer: dict[str, Any]) -> dict[str, Any]:
-    found = {name: answer[name] for name in (
+    verdict = {name: answer[name] for name in (
         "task", "objective", "decision", "verdict", "why", "next", "best", "rival", "ratio", "interval", "reliable",
         "caveats",
     )}
-    return {**found, "decided": is_settled(found["decision"], reliable=found["reliable"])}
+    return {**verdict, "decided": is_settled(verdict["decision"], reliable=verdict["reliable"])}
 
 
 def _interval(ratio: Ratio | None) -> list[float] | None:
@@ -144,21 +145,21 @@ class Watch:
         if not self.is_race:
             self.jobs.setdefault(self.path.name, LiveRun(self.path))
             return list(self.jobs.values())
-        for found in runs_of(self.path):
-            if found.name not in self.jobs and len(self.jobs) < MOST_JOBS:
-                self.jobs[found.name] = LiveRun(found.path)
+        for run in runs_of(self.path):
+            if run.name not in self.jobs and len(self.jobs) < MOST_JOBS:
+                self.jobs[run.name] = LiveRun(run.path)
         return list(self.jobs.values())
 
     def _unread(self) -> list[LiveRun]:
         """Ended runs whose events are read now: as many as take no time."""
-        found, size = [], 0
+        unread, size = [], 0
         for run in list(self.jobs.values())[-MOST_READ:]:
             if run.events_size:
                 size += run.events_size
-                found.append(run)
+                unread.append(run)
             if size > _BYTES_AT_ONCE:
                 break
-        return found
+        return unread
 
     def _describe(self) -> dict[str, Any]:
         running = RunFolder(self.path).is_locked()
@@ -220,15 +221,15 @@ class Watch:
 
     def state(self, since: int = 0) -> dict[str, Any]:
         """What changed after a version; everything if that is 0."""
-        found: dict[str, Any] = {"whole": since == 0}
+        changed: dict[str, Any] = {"whole": since == 0}
         jobs = [run.as_json() for run in self.jobs.values() if run.version > since]
         if jobs or since == 0:
-            found["jobs"] = jobs
+            changed["jobs"] = jobs
         if self._header_version > since or since == 0:
-            found["race"] = self.header
+            changed["race"] = self.header
         if self.is_race and (self._standing_version > since or since == 0):
-            found["standing"] = self.standing
-        return found
+            changed["standing"] = self.standing
+        return changed
 
     def message(self, since: int) -> bytes:
         """The same as bytes of a server-sent event; pages that have seen the same share it."""
@@ -304,8 +305,8 @@ class Streams:
             once = self._open[client] >= MOST_STREAMS
             self._open[client] += not once
             try:
-                async with aclosing(messages(once)) as found:
-                    async for message in found:
+                async with aclosing(messages(once)) as stream:
+                    async for message in stream:
                         yield message
             finally:
                 self._open[client] -= not once

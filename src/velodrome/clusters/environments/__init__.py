@@ -233,7 +233,7 @@ DISTRIBUTION = "velodrome-worker"
 #: The packages and modules of `velodrome` that a training process may import: the layers up to `engines`.
 TRAINING_SIDE = (
     "callbacks", "data", "engines", "errors", "events", "figures", "files", "machine", "models", "catalog",
-    "job", "tasks", "training", "transport", "variables",
+    "consistency", "job", "tasks", "training", "transport", "variables",
 )
 #: What the training side imports besides frameworks: packages, each with its module. The versions are those that the
 #: controller requires, except:
