@@ -83,7 +83,8 @@ def test_a_compose_file_has_a_service_for_each_host_and_their_names_as_addresses
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadRequest, match="--format 'nomad' is unknown; choose from slurm, skypilot, compose"):
+    known = "slurm, skypilot, compose, k8s, jobset"
+    with pytest.raises(BadRequest, match=f"--format 'nomad' is unknown; choose from {known}"):
         plan(JOB, ["a"], format="nomad")
 
 

@@ -85,6 +85,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "plan runs/torch-ddp/job.yaml --hosts 10.0.0.1 --name again",
         *(f"plan --engine torch --strategy ddp --workers 2 --hosts 10.0.0.1,10.0.0.2 --name first --format {form}"
           for form in ("slurm", "skypilot", "compose")),
+        "plan --engine torch --strategy ddp --workers 2 --name first --format k8s --on k8s:image=torch:1,gpus=1",
+        "plan --engine tensorflow --strategy parameter-server --workers 2 --servers 1 --batch-scope per-worker "
+        "--name first --format jobset --on k8s:image=tensorflow:1",
+        "plan --engine torch --strategy ddp --workers 2 --format k8s",
         "plan --engine torch --strategy nonsense --hosts 10.0.0.1",
     ),
     "engines": ("engines",),

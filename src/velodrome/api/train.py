@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from velodrome.clusters import Where, open_launcher, where_of
+from velodrome.clusters import Where, open_launcher, target_of, where_of
 from velodrome.clusters.plan import Placement, Plan, consecutive_ports, make_plan, manual_command
 from velodrome.clusters.plan import place as placed
 from velodrome.clusters.preflight import examined
@@ -16,7 +16,7 @@ from velodrome.errors import BadRequest
 from velodrome.job.job import Job
 from velodrome.job.names import check_name, default_name
 from velodrome.job.resolve import roles_of
-from velodrome.run import execute, trust
+from velodrome.run import execute, pods, trust
 from velodrome.run.artifacts import check_address, send
 from velodrome.run.manual import FORMATS, host_names
 from velodrome.run.store import OpenRun, Store
@@ -142,6 +142,7 @@ def plan(
     runs: str | Path = "runs",
     format: str | None = None,
     place: Mapping[str, str] | None = None,
+    on: Where | None = None,
 ) -> dict[str, Any]:
     """The command of every process of a job; the object that ``velodrome plan --json`` prints. Starts nothing.
 
@@ -153,16 +154,21 @@ def plan(
         name: name of the run; by default made from the job and the time.
         runs: folder on the machines that holds the runs.
         format: ``slurm``, ``skypilot`` or ``compose``: ``file`` is then a file that starts the job there; as many
-            hosts are asked for as ``hosts`` has, and their names do not matter.
+            hosts are asked for as ``hosts`` has, and their names do not matter. ``k8s`` or ``jobset``: manifests of
+            Kubernetes with a pod for each process, whatever ``hosts`` has.
         place: hosts of roles, or of processes such as ``worker:1``, by name.
+        on: for ``k8s`` and ``jobset``: image and options of the pods, as for ``train``.
     """
-    if format is not None and format not in FORMATS:
-        raise BadRequest(f"--format {format!r} is unknown; choose from {', '.join(FORMATS)}")
+    if format is not None and format not in (known := [*FORMATS, *pods.KINDS]):
+        raise BadRequest(f"--format {format!r} is unknown; choose from {', '.join(known)}")
+    if on is not None and format not in pods.KINDS:
+        raise BadRequest(f"--on {str(on)!r}: only --format {' and --format '.join(pods.KINDS)} need it")
     job = examined(job)
+    if format is not None and format in pods.KINDS:
+        return _pods(format, job, on, port=port, python=python, name=name, runs=runs, place=place)
     if not hosts:
         raise BadRequest("no hosts: name at least one, for example '10.0.0.1'")
-    if not 1 <= port <= 65000:
-        raise BadRequest(f"--port {port}: choose one from 1 to 65000")
+    _check_port(port)
     if twice := [host for host in hosts if list(hosts).count(host) > 1]:
         raise BadRequest(f"--hosts: {twice[0]!r} is named twice; name each host once; if there are more processes "
                          "than hosts, they share them")
@@ -183,3 +189,22 @@ def plan(
             for process in made.processes
         ],
     }
+
+
+def _check_port(port: int) -> None:
+    if not 1 <= port <= 65000:
+        raise BadRequest(f"--port {port}: choose one from 1 to 65000")
+
+
+def _pods(
+    form: str, job: Job, on: Where | None, *, port: int, python: str, name: str | None, runs: str | Path,
+    place: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """The plan of a job whose processes are pods."""
+    _check_port(port)
+    if place:
+        raise BadRequest("--place: each process has a pod of its own; choose nodes by node_selector instead")
+    run = check_name(name) if name else default_name(job)
+    file = pods.file_of(form, run, job, target_of(where_of(job, on)), asked=on is not None, port=port,
+                        runs=Path(runs), python=python)
+    return {"run": run, "format": form, "file": file}

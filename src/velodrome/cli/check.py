@@ -238,8 +238,15 @@ Python = Annotated[
 
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="Print a file that starts the job: slurm (sbatch), skypilot or compose (Docker).",
-                 rich_help_panel=_PANEL, autocompletion=completion.one_of("slurm", "skypilot", "compose")),
+    typer.Option("--format", help="Print a file that starts the job: slurm (sbatch), skypilot, compose (Docker), k8s "
+                 "or jobset (Kubernetes).", rich_help_panel=_PANEL,
+                 autocompletion=completion.one_of("slurm", "skypilot", "compose", "k8s", "jobset")),
+]
+Pods = Annotated[
+    str | None,
+    typer.Option("--on", metavar="NAME", autocompletion=completion.launchers, rich_help_panel=_PANEL,
+                 show_default=False, help="With --format k8s or jobset: image and resources of the pods, as "
+                 "k8s:image=NAME,gpus=1, or a Kubernetes cluster of clusters.yaml."),
 ]
 
 
@@ -253,6 +260,7 @@ def plan_command(
     name: Name = None,
     runs: Runs = Path("runs"),
     format: Format = None,
+    pods: Pods = None,
     place: Place = None,
     trust_code: TrustCode = None,
     json: Json = False,
@@ -264,6 +272,7 @@ def plan_command(
     Paste each line into a shell on its host, in any order; training begins when all processes have connected.
 
     With --format it prints a file for Slurm, SkyPilot or Docker Compose instead; only the number of hosts matters then.
+    For Kubernetes, it prints manifests for `kubectl apply`, with a pod for each process.
 
     Example: `velodrome plan --engine tensorflow --strategy multi-worker-mirrored --workers 3 --hosts 10.0.0.1,10.0.0.2,10.0.0.3`
     """  # noqa: E501
@@ -273,8 +282,8 @@ def plan_command(
     names = [host.strip() for host in hosts.split(",") if host.strip()]
     if not names:
         raise BadRequest(f"--hosts {hosts!r}: name at least one host, for example --hosts 10.0.0.1,10.0.0.2")
-    made = velodrome.plan(job_from(file, fields, trust_code), names, port=port, python=python, name=name, runs=runs,
-                format=format, place=parse_pins(place or []))
+    made = velodrome.plan(job_from(file, fields, trust_code, pods), names, port=port, python=python, name=name,
+                          runs=runs, format=format, place=parse_pins(place or []), on=pods)
     if json:
         say_json(made)
         return

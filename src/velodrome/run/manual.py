@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from velodrome.catalog.world import World
 from velodrome.clusters.launcher import Exit
 from velodrome.clusters.local.processes import run_in_foreground
 from velodrome.clusters.plan import Plan, Process, arguments, environment
-from velodrome.errors import BadRequest, printable
+from velodrome.errors import BadRequest, RunFailed, VelodromeError, printable
 from velodrome.events import event_files, parse_event, read_events
 from velodrome.events.models import EpochEvent, ErrorEvent, Event, PhaseEvent, ResultEvent, WarningEvent
 from velodrome.job.job import Job
@@ -60,6 +61,7 @@ def _parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m velodrome.run.manual", description="Start one process of a job that has no controller; "
         "`velodrome plan` prints the whole line, with the environment that it requires.",
+        parents=[_waiting()],
     )
     parser.add_argument("--run", required=True, help="name of the run")
     parser.add_argument("--role", required=True, help="role of the process, as the strategy names it")
@@ -67,6 +69,14 @@ def _parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", required=True, type=Path, help="the run's folder on this host")
     parser.add_argument("--slot", default="0/0", help="place among the computing processes of this host, as 0/2")
     return parser.parse_args(words)
+
+
+def _waiting() -> argparse.ArgumentParser:
+    """The options that the training process does not have."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--names-within", type=float, default=0.0, metavar="SECONDS",
+                        help="first wait until the hosts of all processes are known by name, but not longer")
+    return parser
 
 
 def _part(options: argparse.Namespace) -> Part:
@@ -89,6 +99,25 @@ def _prepare(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequest(f"--folder {str(folder)!r}: cannot write there: {error.strerror}") from None
+
+
+def wait_for_names(part: Part, seconds: float) -> None:
+    """Return when the hosts of all processes are known by name; `RunFailed` names those that are not in time."""
+    deadline = time.monotonic() + seconds
+    unknown = [process for process in part.plan.processes if seconds]
+    while unknown := [process for process in unknown if not _is_known(process.host)]:
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{process.name} ({process.host})" for process in unknown)
+            raise RunFailed(f"no address of {names} is known after {seconds:g} s: see whether it was started, and "
+                            "whether the names of the cluster are resolved")
+        time.sleep(min(1.0, seconds))
+
+
+def _is_known(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except OSError:
+        return False
 
 
 def sentence(event: Event, job: Job) -> str | None:
@@ -152,9 +181,11 @@ def main(words: list[str] | None = None) -> int:
         part = _part(options)
         _prepare(part.folder)
         part.events_file.write_text("")
-    except BadRequest as error:
+        wait_for_names(part, options.names_within)
+    except VelodromeError as error:
         _say(f"velodrome: {error}")
         return error.exit_code
+    _, words = _waiting().parse_known_args(words)
     end, interrupted = run_in_foreground(engine_of(part.plan.job).key, words, lambda line: take(part, line))
     status: Ended = "finished" if end.is_success else "interrupted" if interrupted else "failed"
     if part.process is part.plan.chief:
@@ -228,7 +259,7 @@ def skypilot(plan: Plan, runs: Path, python: str) -> str:
         "setup": _installation(plan),
         "run": f"{addresses}\nexport {SECRET}={plan.secret}\n{_script(plan, runs, python, 'SKYPILOT_NODE_RANK')}\n",
     }
-    return f"# Start it with `sky launch FILE`.\n{_yaml(task)}"
+    return f"# Start it with `sky launch FILE`.\n{yaml_text(task)}"
 
 
 def _installation(plan: Plan) -> str:
@@ -251,7 +282,7 @@ def compose(plan: Plan, runs: Path, python: str, image: str = "velodrome") -> st
         }
     start = "docker compose -f FILE up --abort-on-container-failure"
     return (f"# Start it with `{start}`; the image {image!r} must have velodrome.\n"
-            f"{_yaml({'name': plan.run.lower().replace('.', '-'), 'services': services})}")
+            f"{yaml_text({'name': plan.run.lower().replace('.', '-'), 'services': services})}")
 
 
 def _service(number: int) -> str:
@@ -265,7 +296,10 @@ def _as_services(value: str, plan: Plan) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, which people can read."""
+    """Writes texts of several lines as blocks, which people can read, and nothing as a reference."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -275,7 +309,8 @@ def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _block)
 
 
-def _yaml(content: Mapping[str, object]) -> str:
+def yaml_text(content: Mapping[str, object]) -> str:
+    """An object as YAML that people can read."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=10**6)
 
 

@@ -11,6 +11,7 @@ from velodrome.catalog.base import Engine
 from velodrome.clusters.definitions import inline_fields
 from velodrome.clusters.launcher import LauncherType
 from velodrome.clusters.remote import RemoteOptions
+from velodrome.errors import BadRequest
 
 #: In a run's folder: by what another command finds the run's pods again.
 RECORD = "k8s.json"
@@ -154,6 +155,13 @@ class K8sOptions(RemoteOptions):
     def image_of(self, engine: Engine) -> str | None:
         """The image that trains with an engine."""
         return self.images.get(engine.key) or self.image
+
+    def required_image(self, engine: Engine) -> str:
+        """The same; `BadRequest` if there is none."""
+        if (image := self.image_of(engine)) is None:
+            raise BadRequest(f"--on k8s: no image for engine {engine.key!r}: write --on k8s:image=NAME, or images: "
+                             f"{{{engine.key}: NAME}} in clusters.yaml")
+        return image
 
 
 def volume_parts(source: str) -> tuple[str, str, bool]:

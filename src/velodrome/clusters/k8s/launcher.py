@@ -63,11 +63,7 @@ def agent_command(options: K8sOptions, session: str) -> list[str]:
 
 def run_of(job: Job, options: K8sOptions, name: str) -> Run:
     """The pods of a job, each with an agent."""
-    engine = engine_of(job)
-    image = options.image_of(engine)
-    if image is None:
-        raise BadRequest(f"--on k8s: no image for engine {engine.key!r}: write --on k8s:image=NAME, or images: "
-                         f"{{{engine.key}: NAME}} in clusters.yaml")
+    image = options.required_image(engine_of(job))
     pods = [
         Pod(f"{role}-{rank}", role, agent_command(options, f"{name}-{role}-{rank}")) for role, rank in roles_of(job)
     ]

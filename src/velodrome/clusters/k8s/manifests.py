@@ -6,7 +6,9 @@ first Job owns everything else: with it, all of it is removed. `kind: jobset` ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,11 @@ _API_OF_JOBSET = "jobset.x-k8s.io/v1alpha2"
 _GRACE_SECONDS = 5
 #: Variables without which libraries look for a user of the system, and for a home that is writable.
 _USER = {"HOME": f"{WORK}/home", "USER": "velodrome", "LOGNAME": "velodrome", "TMPDIR": "/tmp"}
+
+
+def user_variables() -> Collection[str]:
+    """The variables that describe a user in every pod, unless a pod has others."""
+    return _USER.keys()
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class Run:
     name: str
     pods: Sequence[Pod]
     image: str
-    #: Files that every pod sees, by name, in `files_folder`: a ConfigMap has them, so they are no secrets.
+    #: Files that every pod sees, by name, in `files_folder`, where its process starts: a ConfigMap has them, so they
+    #: are no secrets.
     files: Mapping[str, str] = field(default_factory=dict)
     files_folder: str = f"{WORK}-files"
     #: By what a person finds it: the name of the velodrome run, the engine and the strategy.
@@ -70,7 +78,7 @@ def manifests(run: Run, options: K8sOptions) -> list[Manifest]:
     others = [service(run)]
     if run.files:
         others.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(run, run.name),
-                       "data": dict(run.files)})
+                       "data": {_key(name): text for name, text in run.files.items()}})
     if options.network_policy:
         others.append(network_policy(run))
     return [*jobs, *others]
@@ -145,7 +153,8 @@ def pod_template(run: Run, pod: Pod, options: K8sOptions) -> Manifest:
     environment = {**_USER, **pod.environment}
     container: Manifest = {
         "name": CONTAINER, "image": run.image, "imagePullPolicy": options.pull_policy, "command": [*pod.command],
-        "workingDir": WORK, "env": [{"name": name, "value": value} for name, value in environment.items()],
+        "workingDir": run.files_folder if run.files else WORK,
+        "env": [{"name": name, "value": value} for name, value in environment.items()],
         "volumeMounts": mounts, "securityContext": {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         },
@@ -194,6 +203,13 @@ def resources(options: K8sOptions) -> dict[str, str]:
     return amounts
 
 
+def _key(name: str) -> str:
+    """The key of a file in a ConfigMap, which has no folders and few characters: one that no other file has."""
+    if re.fullmatch(r"[A-Za-z0-9._]{1,200}", name):
+        return name
+    return f"{re.sub('[^A-Za-z0-9._]', '-', name)[-200:]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
 def _volumes(run: Run, options: K8sOptions) -> tuple[list[Manifest], list[Manifest]]:
     """The mounts of a container, and the volumes of its pod."""
     mounts: list[Manifest] = [{"name": "work", "mountPath": WORK}, {"name": "tmp", "mountPath": "/tmp"},
@@ -202,7 +218,8 @@ def _volumes(run: Run, options: K8sOptions) -> tuple[list[Manifest], list[Manife
                                {"name": "shm", "emptyDir": {"medium": "Memory"}}]
     if run.files:
         mounts.append({"name": "files", "mountPath": run.files_folder, "readOnly": True})
-        volumes.append({"name": "files", "configMap": {"name": run.name}})
+        items = [{"key": _key(name), "path": name} for name in run.files]
+        volumes.append({"name": "files", "configMap": {"name": run.name, "items": items}})
     for number, (path, source) in enumerate(options.volumes.items()):
         kind, name, read_only = volume_parts(source)
         what: Manifest = {
