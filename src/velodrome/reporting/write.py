@@ -170,7 +170,7 @@ def _template(name: str) -> str:
 
 
 def _rendered(
-    name: str, escaped: Callable[[str], str], filters: Mapping[str, Callable[..., str]] | None = None,
+    name: str, escaped: Callable[[str], str], filters: Mapping[str, Callable[..., Any]] | None = None,
     syntax: Mapping[str, Any] | None = None, **values: Any,
 ) -> str:
     """A template with every text in it escaped, except for `Markup`."""

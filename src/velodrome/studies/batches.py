@@ -94,7 +94,7 @@ def line_of(events: Iterable[Event], asked: BatchCurves) -> Line | None:
     lengths: dict[int, int] = {}
     for event in events:
         if isinstance(event, ProgressEvent):
-            steps = reported.setdefault((event.rank, event.role), {})
+            steps = reported.setdefault((event.rank or 0, event.role or ""), {})
             steps[event.epoch, event.step] = event.metrics.get(asked.metric)
             lengths[event.epoch] = max(lengths.get(event.epoch, 0), event.step, event.steps)
     with_values = [key for key, steps in reported.items() if any(value is not None for value in steps.values())]
