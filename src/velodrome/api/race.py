@@ -19,10 +19,9 @@ from velodrome.job.race import OPTIONS, Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.budget import Ending, Saving, saving
 from velodrome.judge.judge import Judgement
-from velodrome.races.jobs import run_jobs, send_finished
+from velodrome.races.jobs import check_destination, run_jobs, send_finished
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceObserver, RaceRequest, read_request
-from velodrome.run.artifacts import check_address
 from velodrome.run.attempt import JobFailed
 from velodrome.run.state import RunState
 
@@ -108,8 +107,7 @@ def race(
 
 def run_race(asked: RaceRequest, observer: RaceObserver) -> PlannedRace | FinishedRace:
     """Plan a race, run what is missing, and judge it; of a dry run, the plan."""
-    if asked.artifacts is not None:
-        check_address(asked.artifacts)
+    check_destination(asked.artifacts)
     with using_mirror(asked.mirror), open_cluster(asked.on or DEFAULT) as cluster:
         with observer.planning():
             planned = plan_race(asked, cluster, observer)

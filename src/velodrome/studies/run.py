@@ -13,11 +13,10 @@ from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import make_job
 from velodrome.races.folder import RaceFolder
-from velodrome.races.jobs import run_jobs, send_finished
+from velodrome.races.jobs import check_destination, run_jobs, send_finished
 from velodrome.races.plan import PlannedRace, plan_fitted
 from velodrome.races.request import RaceObserver
 from velodrome.run import trust
-from velodrome.run.artifacts import check_address
 from velodrome.studies.format import Study
 from velodrome.studies.load import is_file, scale_named, study_named
 from velodrome.studies.plan import Choice, Site, StudyPlan, check_data, fetch_data, plan_study, this_machine
@@ -59,8 +58,7 @@ def run_study(
 
     `on_plan` is called with what can run and what is missing, also when that is everything.
     """
-    if asked.artifacts is not None:
-        check_address(asked.artifacts)
+    check_destination(asked.artifacts)
     with using_mirror(asked.mirror), open_cluster(asked.on) as cluster:
         with observer.planning():
             plan, race = _planned(asked, cluster, observer, on_plan)
