@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from k8s_scene import MARKS, NAME, Kube
 from safetensors.numpy import load_file
 from scene import Scene, training
@@ -58,6 +60,47 @@ def test_the_servers_of_mxnet_are_pods_too(
     there = train(velodrome, runs, "there", *job, "--on", NAME)
     assert {"worker-0", "worker-1", "server-0"} < set(there["cluster"]["nodes"])
     assert there["test"]["correct"] == here["test"]["correct"]
+
+
+def test_manifests_that_are_applied_by_hand_train_without_a_command(
+    velodrome: Any, runs: Path, no_strays: None, kube: Kube
+) -> None:
+    job = ["--engine", "torch", "--strategy", "ddp", "--workers", 2, "--epochs", 2, "--optimizer", "sgd"]
+    here = train(velodrome, runs, "here", *job)
+    planned = velodrome("plan", *job, "--name", "alone", "--format", "k8s", "--on", NAME, "--json")
+    assert planned.code == 0, planned.text
+    made = list(yaml.safe_load_all(planned.json()["file"]))
+    secrets = f"api/v1/namespaces/{kube.api.namespace}/secrets"
+    try:
+        for manifest in made:
+            if manifest["kind"] == "Secret":
+                kube.api.request("POST", secrets, manifest)
+            else:
+                kube.api.create(manifest)
+        pods = ended(kube, "velodrome/run=velodrome-alone")
+        logs = {name: kube.api.log(pod["metadata"]["name"], 50) for name, pod in pods.items()}
+        assert {name: pod["status"]["phase"] for name, pod in pods.items()} == {
+            "worker-0": "Succeeded", "worker-1": "Succeeded"}, logs
+        counted = f"({here['test']['correct']} of {here['test']['total']})"
+        assert re.search(rf"worker 0: test accuracy 0\.\d+ {re.escape(counted)}", logs["worker-0"]), logs
+        assert "the result is in /velodrome/runs/alone/result.json" in logs["worker-0"]
+    finally:
+        for manifest in made:
+            if manifest["kind"] == "Secret":
+                kube.api.request("DELETE", f"{secrets}/{manifest['metadata']['name']}")
+            else:
+                kube.api.delete(manifest["kind"], manifest["metadata"]["name"])
+
+
+def ended(kube: Kube, selector: str) -> dict[str, dict[str, Any]]:
+    """The pods that carry a label, by the names of their processes, when none of them runs any more."""
+    deadline = time.monotonic() + 180
+    while True:
+        found = {pod["metadata"]["labels"]["velodrome/pod"]: pod for pod in kube.api.list("Pod", selector)}
+        if len(found) == 2 and all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in found.values()):
+            return found
+        assert time.monotonic() < deadline, {name: pod["status"] for name, pod in found.items()}
+        time.sleep(0.5)
 
 
 def test_ctrl_c_leaves_nothing(scene: Scene, kube: Kube) -> None:

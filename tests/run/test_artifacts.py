@@ -51,6 +51,22 @@ def test_a_trained_model_goes_to_s3_and_is_served_from_there(bucket: str, tmp_pa
     assert fetch(told["artifacts"], tmp_path / "here") == here
 
 
+@pytest.mark.integration
+def test_finished_runs_of_a_race_go_below_its_name(tmp_path: Path) -> None:
+    asked = {"vary": {"batch_size": [64, 128]}, "repeat": 1, "name": "batches", "runs": tmp_path / "here",
+             "job": {"dataset": "digits", "model": "linear", "engine": "torch", "strategy": "single", "epochs": 1}}
+    there = str(tmp_path / "there")
+    told = velodrome.race(**asked, artifacts=there)
+    assert told["artifacts"] == f"{there}/batches"
+    names = {"torch-single-1w-64b-1", "torch-single-1w-128b-1"}  # and none of the attempts that were repeated
+    assert {path.name for path in Path(there, "batches").iterdir()} == names
+    for name in names:
+        run = fetch(f"{there}/batches/{name}", tmp_path / "again")
+        assert (run / "result.json").read_bytes() == (tmp_path / "here" / "batches" / name / "result.json").read_bytes()
+    with pytest.raises(BadRequest, match="--artifacts 'ftp://a/b'"):
+        velodrome.race(**asked, artifacts="ftp://a/b")
+
+
 @pytest.fixture
 def sent(tmp_path: Path) -> Path:
     """A folder that holds what was sent of a run."""

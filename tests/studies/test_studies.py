@@ -402,6 +402,12 @@ def test_the_five_are_written_in_the_format_of_everybody(name: str) -> None:
     ("strategy: allreduce, workers: 2", "strategy: alreduce, workers: 2", 18, "no strategy 'alreduce': did you mean"),
     ("engine: torch, strategy: allreduce, workers: 1", "engine: torhc, strategy: allreduce, workers: 1", 17,
      "no engine 'torhc': did you mean 'torch'"),
+    ("dataset: digits", "dataset: digitz", 14, "no dataset 'digitz': did you mean 'digits'"),
+    ("dataset: digits", "dataset: nowhere:digits:small", 14, "no dataset 'nowhere:digits:small': "),
+    ("{train_accuracy: [0.60", "{train_acc: [0.60", 40, "no metric 'train_acc' of an epoch: did you mean"),
+    ("values: {accuracy: 0.94", "values: {train_accurac: 0.94", 39,
+     "no quantity 'train_accurac': did you mean 'train_accuracy'"),
+    ("measure: accuracy", "measure: train_acc@2", 61, "no quantity 'train_acc@2'"),
     ("small: {job: {epochs: 2}}", "small: {job: {epoch: 2}}", 23, "did you mean 'epochs'"),
     ("kind: compare", "kind: compares", 55, "must be one of compare, largest, level, scales, flattens, gap"),
     ("accuracy: 0.94", "accuracy: high", 39, "figures.0.values.accuracy: must be a number"),
@@ -414,6 +420,14 @@ def test_what_is_wrong_with_a_study_file_is_told_with_its_line(right: str, wrong
         parse_study(text.replace(right, wrong, 1), "mine.yaml")
     assert any(each.lstrip().startswith(f"mine.yaml, line {line}: ") and told in each
                for each in str(error.value).splitlines()), str(error.value)
+
+
+def test_data_and_metrics_of_ones_own_have_any_name() -> None:
+    text = STARTER.replace("NAME", "mine")
+    for name in ("mydata:load", "path:photos", "shards:/data/photos", "fashion-products:season"):
+        assert parse_study(text.replace("dataset: digits", f"dataset: '{name}'"), "mine.yaml").combinations()
+    own = text.replace("dense-128,", "dense-128, task: 'mytask:Ranking',").replace("train_accuracy", "train_depth")
+    assert parse_study(own, "mine.yaml").figures[0].epochs.keys() == {"train_depth"}
 
 
 def test_a_race_keeps_its_study(tmp_path: Path) -> None:

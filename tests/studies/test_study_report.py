@@ -14,9 +14,10 @@ from velodrome.reporting.document import make_pictures, make_report
 from velodrome.reporting.load import load_race
 from velodrome.reporting.write import to_html, to_latex, to_markdown
 from velodrome.studies.load import parse_study
+from velodrome.studies.outcome import compare_figures
 from velodrome.studies.plan import Choice, plan_study
 from velodrome.studies.record import StudyRecord
-from velodrome.studies.report import with_study
+from velodrome.studies.report import to_csv, with_study
 
 pytestmark = pytest.mark.unit
 
@@ -106,6 +107,29 @@ def test_the_file_has_a_line_for_each_published_number_epoch_and_claim(race: Pat
     assert float(epochs[3][2]) == pytest.approx(0.952)
     assert [line["verdict"] for line in lines if line["quantity"] == "claim"] == [
         "disagrees", "agrees", "not checkable here"]
+
+
+def test_tables_of_sentences_are_split_where_a_page_of_latex_ends(tmp_path: Path) -> None:
+    text, reason = "a long conclusion " * 6, "nobody knows " * 9
+    claims = "".join(f"  - {{text: {text}{n}, place: section {n}, unchecked: {reason}}}\n" for n in range(36))
+    write_race(tmp_path, [result("allreduce", 1)], "own-full")
+    plan = plan_study(parse_study(STUDY[:STUDY.index("claims:")] + f"claims:\n{claims}", "own.yaml"), "full", Choice(),
+                      look=lambda name: None)
+    StudyRecord.of(plan).write(tmp_path / "own-full")
+    text = to_latex(with_study(make_report(load_race(tmp_path, "own-full"))))
+    parts = [part.partition("\\end{tabular}")[0] for part in text.split("\\begin{tabular}{p{0.3")[1:]]
+    counts = [part.count("section") for part in parts]
+    assert sum(counts) == 36
+    assert max(counts) == 14  # of four lines each: 108 letters in columns of 28, 116 in columns of 42
+    assert "\\caption{Published claims (continued).}" in text
+
+
+def test_the_file_says_how_our_job_differs_from_the_published_one() -> None:
+    study = parse_study(STUDY + "scales: {smoke: {job: {epochs: 1}}}\n", "own.yaml")
+    plan = plan_study(study, "smoke", Choice(), look=lambda name: None)
+    lines = [*csv.DictReader(io.StringIO(to_csv(compare_figures(plan, [], 2), [])))]
+    assert len(lines) == 10
+    assert {line["differs"] for line in lines} == {"epochs 4 → 1"}
 
 
 def test_a_race_that_is_no_study_has_the_report_that_it_had(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from velodrome.job.race import OPTIONS, Entry, Race
 from velodrome.job.result import Result
 from velodrome.judge.budget import Ending, Saving, saving
 from velodrome.judge.judge import Judgement
-from velodrome.races.jobs import run_jobs
+from velodrome.races.jobs import check_destination, run_jobs, send_finished
 from velodrome.races.plan import PlannedRace, plan_race
 from velodrome.races.request import RaceObserver, RaceRequest, read_request
 from velodrome.run.attempt import JobFailed
@@ -60,7 +60,8 @@ def race(
     vary: Mapping[str, Sequence[Any]] | None = None, name: str | None = None, runs: str | Path = "runs",
     on: Where | None = None, warm: bool = True, parallel: int | None = None, dry_run: bool = False,
     measure: bool | None = None, skip_unavailable: bool = False, mirror: str | None = None,
-    trust_code: Collection[str] = (), on_event: Callable[[str, dict[str, Any]], None] | None = None,
+    artifacts: str | None = None, trust_code: Collection[str] = (),
+    on_event: Callable[[str, dict[str, Any]], None] | None = None,
     on_job: Callable[[dict[str, Any]], None] | None = None, **fields: Any,
 ) -> dict[str, Any]:
     """Race strategies, engines, batch and cluster sizes, and return the object that ``velodrome race --json`` prints.
@@ -89,6 +90,8 @@ def race(
         skip_unavailable: leave out jobs for which this machine lacks a package, a device or memory, instead of
             refusing the race.
         mirror: folder or URL with the publisher's files of data sets.
+        artifacts: address below which every finished run is copied when the race ends, to ADDRESS/RACE/RUN; the answer
+            has that of the race as ``artifacts``.
         trust_code: code that the file names and that may run although it lies neither beside the file nor in the
             current folder, as ``module:function`` or the path of a script.
         on_event: called with a run's name and each of its events.
@@ -97,12 +100,14 @@ def race(
     asked = read_request(
         race, job, vary, fields, name=name, runs=runs, trust_code=trust_code, on=on, warm=warm, parallel=parallel,
         dry_run=dry_run, measure=measure, skip_unavailable=skip_unavailable, mirror=mirror,
+        artifacts=artifacts,
     )
     return run_race(asked, _Callbacks(on_event, on_job)).as_json()
 
 
 def run_race(asked: RaceRequest, observer: RaceObserver) -> PlannedRace | FinishedRace:
     """Plan a race, run what is missing, and judge it; of a dry run, the plan."""
+    check_destination(asked.artifacts)
     with using_mirror(asked.mirror), open_cluster(asked.on or DEFAULT) as cluster:
         with observer.planning():
             planned = plan_race(asked, cluster, observer)
@@ -111,7 +116,9 @@ def run_race(asked: RaceRequest, observer: RaceObserver) -> PlannedRace | Finish
             return planned
         with observer.session():
             failures, ending = run_jobs(planned, cluster, observer, warm=asked.warm, parallel=asked.parallel)
-            return _finished(planned, failures, ending)
+            finished = _finished(planned, failures, ending)
+            return finished if asked.artifacts is None else replace(finished, artifacts=send_finished(
+                planned, asked.artifacts))
 
 
 class _Callbacks(RaceObserver):
@@ -146,6 +153,8 @@ class FinishedRace:
     #: Of a race that ran until it was sure: how it ended, and what that saved.
     ending: Ending | None = None
     saved: Saving | None = None
+    #: The address that its finished runs were copied to, if that was asked for.
+    artifacts: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -164,6 +173,7 @@ class FinishedRace:
             "failed": list(self.failures), "failures": dict(self.failures), "skipped": dict(self.skipped),
             "figure": str(self.figure.resolve()) if self.figure else None, "verdict": self.verdict, **decided,
             "answers": [{"task": task, **answer.as_json()} for task, answer in self.judgement.answers.items()],
+            **({"artifacts": self.artifacts} if self.artifacts else {}),
         }
 
 

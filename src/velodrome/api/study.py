@@ -86,6 +86,7 @@ def run(
     on: Where = DEFAULT,
     dry_run: bool = False,
     mirror: str | None = None,
+    artifacts: str | None = None,
     trust_code: Collection[str] = (),
 ) -> dict[str, Any]:
     """Run a study again at a scale; the object that ``velodrome study run --json`` prints.
@@ -110,11 +111,12 @@ def run(
         on: the launcher, as for ``race``.
         dry_run: whether to plan only and start nothing.
         mirror: folder or URL with the publisher's files of data sets.
+        artifacts: address below which every finished run is copied, as for ``race``.
         trust_code: code that a study file names and that may run although it lies neither beside the file nor in the
             current folder.
     """
     choice = Choice(dataset, data_url, repeat, naming, bad_data, test_group, implementation,
                     {field: [*values] for field, values in (only or {}).items()})
     asked = StudyRequest(name, scale, choice, Path(runs), race_name, on=on, dry_run=dry_run, mirror=mirror,
-                         trust_code=trust_code)
+                         trust_code=trust_code, artifacts=artifacts)
     return run_study(asked, RaceObserver()).as_json()

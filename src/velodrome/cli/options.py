@@ -67,6 +67,11 @@ _MIRROR: dict[str, Any] = {
 }
 Mirror = Annotated[str | None, typer.Option("--mirror", **_MIRROR)]
 JobMirror = Annotated[str | None, typer.Option("--mirror", rich_help_panel="Data", **_MIRROR)]
+RaceArtifacts = Annotated[
+    str | None,
+    typer.Option("--artifacts", metavar="URL", help="Copy every finished run to URL/RACE/RUN when the race ends: "
+                 "s3://bucket/path, hdfs://host:port/path or a folder. `velodrome serve URL/RACE/RUN` serves one."),
+]
 JobFile = Annotated[
     Path | None, typer.Argument(help="YAML file with options as fields; the command line wins.", metavar="FILE")
 ]

@@ -17,6 +17,7 @@ from velodrome.cli.options import (
     Json,
     On,
     Place,
+    RaceArtifacts,
     Runs,
     Tolerance,
     TrustCode,
@@ -82,8 +83,8 @@ def parallel_of(text: str) -> int | None:
 def race_command(
     file: RaceFile = None, vary: Vary = None, name: Name = None, runs: Runs = Path("runs"), dry_run: DryRun = False,
     measure: Measure = None, skip_unavailable: SkipUnavailable = False, on: On = None, place: Place = None,
-    warm: Warm = True, parallel: Parallel = "auto", mirror: JobMirror = None, trust_code: TrustCode = None,
-    json: Json = False, *, race_fields: dict[str, Any], fields: dict[str, Any],
+    warm: Warm = True, parallel: Parallel = "auto", mirror: JobMirror = None, artifacts: RaceArtifacts = None,
+    trust_code: TrustCode = None, json: Json = False, *, race_fields: dict[str, Any], fields: dict[str, Any],
 ) -> None:
     """Race strategies, engines, batch and cluster sizes against each other, compare them and recommend one.
 
@@ -120,6 +121,7 @@ def race_command(
     asked = asking(lambda names: read_request(
         file, fields, varied, race_fields, name=name, runs=runs, trust_code=names, on=on, warm=warm, parallel=at_once,
         dry_run=dry_run, measure=measure, skip_unavailable=skip_unavailable, mirror=mirror,
+        artifacts=artifacts,
     ), trust_code)
     tell_code(str(file), asked.codes)
     shared = asked.race.job.get("on")
@@ -131,6 +133,8 @@ def race_command(
         say_json(finished.as_json())
     elif isinstance(finished, FinishedRace):
         show_race(finished)
+        if finished.artifacts is not None:
+            say(f"its runs are at {finished.artifacts}/…: `velodrome serve` takes their addresses")
     if isinstance(finished, FinishedRace) and finished.failures:
         raise typer.Exit(1)
 

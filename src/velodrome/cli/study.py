@@ -14,7 +14,7 @@ from rich.table import Table
 import velodrome
 from velodrome.cli import completion
 from velodrome.cli.data import BadDataOption, checked
-from velodrome.cli.options import Json, Mirror, On, Place, Runs, TrustCode, command_on, where
+from velodrome.cli.options import Json, Mirror, On, Place, RaceArtifacts, Runs, TrustCode, command_on, where
 from velodrome.cli.output import SafeConsole, print_table, say, say_json
 from velodrome.studies.outcome import FigureComparison, quantities_of
 from velodrome.studies.plan import StudyPlan
@@ -147,8 +147,8 @@ def run(
     name: StudyName, scale: ScaleOption = "smoke", runs: Runs = Path("runs"), race_name: RaceName = None,
     repeat: Repeat = 1, dataset: DataSet = None, data_url: DataUrl = None, bad_data: BadDataOption = "fail",
     naming: Naming = None, test_group: TestGroup = None, implementation: Implementation = None, only: Only = None,
-    dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None, trust_code: TrustCode = None,
-    json: Json = False,
+    dry_run: DryRun = False, on: On = None, place: Place = None, mirror: Mirror = None,
+    artifacts: RaceArtifacts = None, trust_code: TrustCode = None, json: Json = False,
 ) -> None:
     """Reproduce a study at a scale and print our figures beside the published ones, with everything that differs.
 
@@ -184,12 +184,14 @@ def run(
     choice = Choice(dataset, data_url, repeat, naming, checked(bad_data), test_group, implementation,
                     parse_vary(only or []))
     asked = StudyRequest(name, scale, choice, runs, race_name, on=target, dry_run=dry_run, mirror=mirror,
-                         trust_code=trust_code or ())
+                         trust_code=trust_code or (), artifacts=artifacts)
     finished = run_study(asked, TerminalRace(live=not target.launcher.interactive), show_plan)
     if json:
         say_json(finished.as_json())
     else:
         _show(finished)
+        if finished.artifacts is not None:
+            say(f"its runs are at {finished.artifacts}/…: `velodrome serve` takes their addresses")
     if finished.failed:
         raise typer.Exit(1)
 

@@ -20,6 +20,7 @@ from velodrome.races.request import RaceObserver
 from velodrome.races.runs import RaceRuns, run_blocks
 from velodrome.races.until_sure import UntilSure, ending_of
 from velodrome.run import trust
+from velodrome.run.artifacts import check_address, send
 
 
 def run_jobs(
@@ -51,6 +52,22 @@ def run_jobs(
         if result is not None and result.status != "finished" and not result.ended_early:
             failures[entry.name] = result.status if result.error is None else result.error.message
     return failures, ending
+
+
+def check_destination(url: str | None) -> None:
+    """Refuse an address at which the runs of a race cannot be stored, before anything trains."""
+    if url is not None:
+        check_address(url)
+
+
+def send_finished(planned: PlannedRace, url: str) -> str:
+    """Copy every finished run of a race to URL/RACE/RUN; returns URL/RACE."""
+    path, finished = planned.folder.path, planned.folder.finished()
+    address = f"{url.rstrip('/')}/{path.name}"
+    for entry in planned.entries:
+        if entry.name in finished:
+            send(path / entry.name, address)
+    return address
 
 
 def stored_ending(path: Path, race: Race) -> Ending | None:

@@ -50,6 +50,8 @@ class RaceRequest:
     #: Whether to run what can run if not everything can.
     skip_unavailable: bool = False
     mirror: str | None = None
+    #: The address below which finished runs are copied when the race ends.
+    artifacts: str | None = None
     #: Whether it stands for every strategy if nothing varies.
     complete: bool = False
     #: Code that its file names and that may run.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,7 +25,7 @@ from velodrome.judge.measures import measures_of
 from velodrome.reporting.document import Report, make_pictures
 from velodrome.reporting.figures import Picture, save, to_svg
 from velodrome.reporting.series import CURVES, Extent, name_of
-from velodrome.reporting.tables import RATIOS, Column, Table
+from velodrome.reporting.tables import RATIOS, Cell, Column, Table
 from velodrome.run.listing import cell
 
 _LATEX = {
@@ -36,8 +37,10 @@ _LATEX = {
 _BREAK = r"\\"
 #: Columns that hold sentences, and so wrap, with their share of the width: names do not.
 _WRAPPED = {"failures": {-1: 0.5}, "claims": {0: 0.3, 1: 0.15, 3: 0.45}, "published": {0: 0.25, 6: 0.2, 7: 0.15}}
-#: Rows of one LaTeX table; longer tables are split.
-_LATEX_ROWS = 40
+#: Rows of one LaTeX table, and its lines in small print; longer tables are split, because none is broken over pages.
+_LATEX_ROWS, _LATEX_LINES = 40, 56
+#: Letters in small print over the width of a page.
+_LATEX_LETTERS = 95
 
 
 def latex_escape(text: str) -> str:
@@ -68,11 +71,28 @@ def to_markdown(report: Report) -> str:
 def to_latex(report: Report) -> str:
     """Tables to \\input into a document that has \\usepackage{booktabs}."""
     return _rendered(
-        "report.tex", latex_escape, {"alignment": _latex_alignment, "heading": _latex_heading},
+        "report.tex", latex_escape,
+        {"alignment": _latex_alignment, "heading": _latex_heading, "parts": _latex_parts},
         {"block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
          "variable_end_string": ">>", "comment_start_string": "<#", "comment_end_string": "#>"},
-        report=report, longest=_LATEX_ROWS,
+        report=report,
     )
+
+
+def _latex_parts(table: Table) -> Iterator[list[Sequence[Cell]]]:
+    """The rows of a table, as many at a time as fit on a page."""
+    widths = {place % len(table.columns): width for place, width in _WRAPPED.get(table.name, {}).items()}
+    part: list[Sequence[Cell]] = []
+    lines = 0
+    for row in table.rows:
+        wrapped = [math.ceil(len(row[place].text) / (width * _LATEX_LETTERS)) for place, width in widths.items()]
+        needed = max([1, *wrapped]) + any(cell.detail for cell in row)
+        if part and (len(part) == _LATEX_ROWS or lines + needed > _LATEX_LINES):
+            yield part
+            part, lines = [], 0
+        part.append(row)
+        lines += needed
+    yield part
 
 
 def _latex_alignment(table: Table) -> Markup:
@@ -150,7 +170,7 @@ def _template(name: str) -> str:
 
 
 def _rendered(
-    name: str, escaped: Callable[[str], str], filters: Mapping[str, Callable[..., str]] | None = None,
+    name: str, escaped: Callable[[str], str], filters: Mapping[str, Callable[..., Any]] | None = None,
     syntax: Mapping[str, Any] | None = None, **values: Any,
 ) -> str:
     """A template with every text in it escaped, except for `Markup`."""

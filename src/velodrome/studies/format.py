@@ -123,6 +123,22 @@ class Curve(_Part):
                 yield Figure(of={**self.of, self.over: count}, place=self.place, values={quantity: value})
 
 
+class BatchCurves(_Part):
+    """A figure of a training metric over batches, a line for each of the configurations among `where`."""
+
+    where: Values = Field(default_factory=dict)
+    metric: Literal["accuracy", "loss", "perplexity"] = "accuracy"
+    #: Over what a point is a mean: one progress report of the run, or everything since the epoch began.
+    mean: Literal["report", "epoch"] = "report"
+    place: str = ""
+
+    @model_validator(mode="after")
+    def _has_a_mean(self) -> BatchCurves:
+        if self.mean == "epoch" and self.metric == "perplexity":
+            raise ValueError("perplexities have no mean: leave out mean, or draw the loss")
+        return self
+
+
 class _Check(_Part):
     #: Only among configurations with these values; by default among all.
     where: Values = Field(default_factory=dict)
@@ -255,6 +271,7 @@ class Study(_Part):
     settings: list[OriginRule] = Field(default_factory=list)
     figures: list[Figure] = Field(default_factory=list)
     curves: list[Curve] = Field(default_factory=list)
+    batches: list[BatchCurves] = Field(default_factory=list)
     claims: list[Claim] = Field(default_factory=list)
 
     def combinations(self) -> list[Fields]:

@@ -15,6 +15,8 @@ from velodrome import files
 from velodrome.catalog.models import MODEL_NAMES, is_own
 from velodrome.catalog.registry import ENGINES, forms
 from velodrome.clusters.yaml_files import parse_yaml
+from velodrome.data import catalogue
+from velodrome.data.own.functions import is_function
 from velodrome.errors import BadRequest, VelodromeError, which_name
 from velodrome.job.job import job_fields, make_job, reason_of
 from velodrome.studies.format import (
@@ -22,6 +24,7 @@ from velodrome.studies.format import (
     Block,
     Check,
     Compare,
+    Figure,
     Gap,
     Largest,
     ScaleName,
@@ -30,7 +33,7 @@ from velodrome.studies.format import (
     fits,
     fits_any,
 )
-from velodrome.studies.quantities import is_quantity, quantity_names
+from velodrome.studies.quantities import epoch_names, is_of_epochs, is_quantity, quantity_names
 
 #: The place of a mistake in a file: names of fields and numbers of list items.
 Place = tuple[int | str, ...]
@@ -203,10 +206,13 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
         if not any(fits(fields, setting.of) for fields in combinations):
             yield ("settings", number, "of"), "no configuration of the study has these values"
     for number, figure in enumerate(study.figures):
-        yield from _mistakes_of_values(("figures", number), figure.of, figure.values, combinations)
+        yield from _mistakes_of_figure(("figures", number), figure, combinations)
     for number, curve in enumerate(study.curves):
         for figure in curve.figures():
-            yield from _mistakes_of_values(("curves", number), figure.of, figure.values, combinations)
+            yield from _mistakes_of_figure(("curves", number), figure, combinations)
+    for number, asked in enumerate(study.batches):
+        if not any(fits_any(fields, asked.where) for fields in combinations):
+            yield ("batches", number, "where"), "no configuration of the study has these values"
     for number, claim in enumerate(study.claims):
         for place, check in enumerate(claim.checks):
             for name, sentence in _mistakes_of_check(check, combinations):
@@ -214,7 +220,7 @@ def _mistakes(study: Study) -> Iterator[tuple[Place, str]]:
 
 
 def _mistakes_of_names(number: int, block: Block) -> Iterator[tuple[Place, str]]:
-    """Engines, strategies and models that there are none of, where they are written."""
+    """Engines, strategies, models and data sets that there are none of, where they are written."""
     written: list[tuple[Place, Mapping[str, Any]]] = [(("job",), block.job)]
     usable = ENGINES.usable()
     for name, values in block.vary.items():
@@ -223,25 +229,41 @@ def _mistakes_of_names(number: int, block: Block) -> Iterator[tuple[Place, str]]
     for where, fields in written:
         engine = fields.get("engine", block.job.get("engine"))
         strategies = [each.name for form in forms(engine) for each in form.strategies] if engine in usable else []
-        model = fields.get("model")
-        known: dict[str, Collection[str]] = {"engine": ENGINES.names(), "strategy": strategies, "model": MODEL_NAMES}
+        known: dict[str, Collection[str]] = {"engine": ENGINES.names(), "strategy": strategies, "model": MODEL_NAMES,
+                                             "dataset": catalogue.names()}
         for field, names in known.items():
             value = fields.get(field)
-            own = field == "model" and isinstance(model, str) and is_own(model)
-            if isinstance(value, str) and names and value not in names and not own:
+            if isinstance(value, str) and names and value not in names and not _is_own(field, value):
                 yield ("races", number, *where, field), f"no {field} {value!r}: {which_name(value, names)}"
 
 
-def _mistakes_of_values(
-    place: Place, of: Mapping[str, Any], values: Mapping[str, Any], combinations: Sequence[Mapping[str, Any]]
+def _is_own(field: str, value: str) -> bool:
+    """Whether a model or a data set is one of the user's own, or a variant of a data set that comes with Velodrome."""
+    before, colon, _ = value.partition(":")
+    known = (*catalogue.names(), *catalogue.schemes())
+    return (field == "model" and is_own(value)) or (
+        field == "dataset" and bool(colon) and (before in known or is_function(value)))
+
+
+def _mistakes_of_figure(
+    place: Place, figure: Figure, combinations: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[Place, str]]:
-    count = sum(fits(fields, of) for fields in combinations)
+    count = sum(fits(fields, figure.of) for fields in combinations)
     if count != 1:
         which = "no configuration" if not count else f"{count} configurations"
         yield (*place, "of"), f"{which} of the study {'have' if count > 1 else 'has'} these values, and one must"
-    for name in values:
-        if not is_quantity(name):
-            yield (*place, "values"), f"no quantity {name!r}: {which_name(name, quantity_names())}"
+    own = _have_own_metrics(combinations)
+    for name in figure.values:
+        if not is_quantity(name, own_metrics=own):
+            yield (*place, "values", name), f"no quantity {name!r}: {which_name(name, quantity_names())}"
+    for name in figure.epochs:
+        if not is_of_epochs(name, own_metrics=own):
+            yield (*place, "epochs", name), f"no metric {name!r} of an epoch: {which_name(name, epoch_names())}"
+
+
+def _have_own_metrics(combinations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a script or a task of the user's own may report metrics of any name."""
+    return any(fields.get("script") or ":" in str(fields.get("task")) for fields in combinations)
 
 
 def _mistakes_of_check(check: Check, combinations: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -258,5 +280,5 @@ def _mistakes_of_check(check: Check, combinations: Sequence[Mapping[str, Any]]) 
     if isinstance(check, Scales) and not any(fields.get("workers") == 1 for fields in among):
         yield "where", "speedup is over one worker, and no configuration among these has one"
     measure = getattr(check, "measure", None)
-    if measure is not None and not is_quantity(measure):
+    if measure is not None and not is_quantity(measure, own_metrics=_have_own_metrics(combinations)):
         yield "measure", f"no quantity {measure!r}: {which_name(measure, quantity_names())}"

@@ -7,19 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from velodrome.catalog.base import SCRIPT_LABEL
+from velodrome.events.fields import HistoryRow
 from velodrome.job.result import Result
 from velodrome.judge.blocks import Block
 from velodrome.judge.compare import Row
 from velodrome.judge.measures import BY_NAME, Spread
 from velodrome.tasks.base import Metric
-from velodrome.tasks.registry import deciding_metrics
+from velodrome.tasks.registry import deciding_metrics, tasks
 
 #: Reads a run; the number is that of the cores that all of its processes together could use.
 Read = Callable[[Result, int], float | None]
 #: A metric after so many epochs: `train_accuracy@4`.
-_AT_EPOCH = re.compile(r"(?P<metric>(?:train|validation)_\w+)@(?P<epoch>[1-9][0-9]*)")
+_AT_EPOCH = re.compile(r"(?P<row>(?:train|validation)_(?P<metric>\w+))@(?P<epoch>[1-9][0-9]*)")
 #: A metric of the last epoch: `train_accuracy`.
-_LAST_EPOCH = re.compile(r"(?:train|validation)_\w+")
+_LAST_EPOCH = re.compile(r"(?:train|validation)_(?P<metric>\w+)")
 #: A metric that a script reported of its test: `test_distance`.
 _OF_TEST = re.compile(r"test_(?P<metric>\w+)")
 
@@ -137,17 +138,36 @@ def quantity_named(name: str) -> Quantity:
         heading = f"test {metric.replace('_', ' ')}"
         return Quantity(heading, ".4f", _of_test(metric), fraction=metric.endswith("accuracy"))
     match = _AT_EPOCH.fullmatch(name)
-    metric = match["metric"] if match else name
+    metric = match["row"] if match else name
     epoch = int(match["epoch"]) if match else -1
     after = f" after epoch {epoch}" if match else ""
     heading = f"{metric.replace('_', ' ', 1)}{after}"
     return Quantity(heading, ".4f", _of_epoch(metric, epoch), fraction=metric.endswith("accuracy"))
 
 
-def is_quantity(name: str) -> bool:
+def is_quantity(name: str, *, own_metrics: bool = False) -> bool:
+    """Whether there is such a quantity; with `own_metrics`, a metric may have any name."""
     return name in QUANTITIES or any(
-        pattern.fullmatch(name) for pattern in (_AT_EPOCH, _LAST_EPOCH, _OF_TEST))
+        _is_metric(pattern.fullmatch(name), own_metrics) for pattern in (_AT_EPOCH, _LAST_EPOCH, _OF_TEST))
+
+
+def is_of_epochs(name: str, *, own_metrics: bool = False) -> bool:
+    """Whether the history of a run has such a value for each epoch."""
+    return name in HistoryRow.model_fields or _is_metric(_LAST_EPOCH.fullmatch(name), own_metrics)
+
+
+def _is_metric(match: re.Match[str] | None, own_metrics: bool) -> bool:
+    return match is not None and (own_metrics or match["metric"] in _metrics())
+
+
+def _metrics() -> list[str]:
+    return list(dict.fromkeys(metric.name for task in tasks() for metric in task.metrics))
 
 
 def quantity_names() -> list[str]:
-    return [*QUANTITIES, "train_accuracy", "validation_accuracy", "train_accuracy@1"]
+    return [*QUANTITIES, *(f"test_{metric}" for metric in _metrics()), *epoch_names(),
+            *(f"{row}@1" for row in epoch_names())]
+
+
+def epoch_names() -> list[str]:
+    return [f"{part}_{metric}" for part in ("train", "validation") for metric in _metrics()]

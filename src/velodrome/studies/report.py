@@ -14,8 +14,9 @@ from velodrome.reporting.document import Report
 from velodrome.reporting.figures import COLOURS, MARKERS, Picture, drawing, legend_below, new_figure
 from velodrome.reporting.series import RunSeries, totals
 from velodrome.reporting.tables import ABSENT, Cell, Column, Table
+from velodrome.studies.batches import batch_pictures
 from velodrome.studies.claims import Finding, findings
-from velodrome.studies.format import Extent
+from velodrome.studies.format import Extent, Study
 from velodrome.studies.outcome import FigureComparison, compare_figures
 from velodrome.studies.plan import StudyPlan
 from velodrome.studies.quantities import quantity_named
@@ -42,7 +43,7 @@ def with_study(report: Report) -> Report:
     tables = [claims_table(judged), figures_table(plan, compared)]
     return replace(
         report, published=tuple(table for table in tables if table is not None),
-        notes=(*differences(plan), *report.notes), more_pictures=partial(pictures, compared),
+        notes=(*differences(plan), *report.notes), more_pictures=partial(pictures, plan.study, compared),
         more_files={"published": to_csv(compared, judged)},
     )
 
@@ -113,32 +114,33 @@ def to_csv(compared: Sequence[FigureComparison], judged: Sequence[Finding]) -> s
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["configuration", "quantity", "epoch", "published", "published_min", "published_max", "ours",
-                     "ours_min", "ours_max", "difference", "within_noise", "place", "verdict", "why"])
+                     "ours_min", "ours_max", "difference", "within_noise", "place", "verdict", "why", "differs"])
     for each in compared:
-        place = "; ".join(each.places)
+        place, differs = "; ".join(each.places), "; ".join(each.setting.changes)
         for name, published in each.published.items():
             theirs, mine = each.published_extents.get(name), each.our_extents.get(name)
             writer.writerow([
                 each.setting.label, name, "", published, *((theirs.min, theirs.max) if theirs else ("", "")),
                 each.ours.get(name), *((mine.min, mine.max) if mine else ("", "")), each.difference(name),
-                each.within_noise(name), place, "", "",
+                each.within_noise(name), place, "", "", differs,
             ])
         for name, values in each.published_epochs.items():
             ours: Sequence[float | None] = each.our_epochs.get(name, ())
             for epoch, (published, measured) in enumerate(zip_longest(values, ours[:len(values)]), start=1):
                 difference = None if measured is None else measured - published
                 writer.writerow([each.setting.label, name, epoch, published, "", "", measured, "", "", difference, "",
-                                 place, "", ""])
+                                 place, "", "", differs])
     for finding in judged:
-        writer.writerow([finding.claim.text, "claim", *[""] * 9, finding.claim.place, finding.verdict, finding.why])
+        writer.writerow([finding.claim.text, "claim", *[""] * 9, finding.claim.place, finding.verdict, finding.why, ""])
     return stream.getvalue()
 
 
-def pictures(compared: Sequence[FigureComparison]) -> list[Picture]:
-    """Our curves over the published points, a panel for each data set and model."""
+def pictures(study: Study, compared: Sequence[FigureComparison]) -> list[Picture]:
+    """Our curves over the published points, a panel for each data set and model, and those over batches."""
     drawn = [each for each in compared if each.published_epochs]
     names = dict.fromkeys(name for each in drawn for name in each.published_epochs)
-    return [_over_epochs(name, [each for each in drawn if name in each.published_epochs]) for name in names]
+    over_epochs = [_over_epochs(name, [each for each in drawn if name in each.published_epochs]) for name in names]
+    return [*over_epochs, *batch_pictures(study.batches, compared)]
 
 
 def _over_epochs(name: str, compared: Sequence[FigureComparison]) -> Picture:

@@ -27,12 +27,15 @@ class FinishedStudy:
     findings: Sequence[Finding]
     #: Whether it ran, and was not only planned.
     ran: bool
+    #: The address that its finished runs were copied to, if that was asked for.
+    artifacts: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
             **describe(self.plan), "race": self.folder.name, "path": str(self.folder.resolve()),
             "failed": [*self.failed], "configurations": [row.as_json() for row in self.configurations],
             "claims": [finding.as_json() for finding in self.findings],
+            **({"artifacts": self.artifacts} if self.artifacts else {}),
         }
 
 

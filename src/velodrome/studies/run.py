@@ -13,7 +13,7 @@ from velodrome.data.fetch import using_mirror
 from velodrome.errors import BadRequest, VelodromeError
 from velodrome.job.job import make_job
 from velodrome.races.folder import RaceFolder
-from velodrome.races.jobs import run_jobs
+from velodrome.races.jobs import check_destination, run_jobs, send_finished
 from velodrome.races.plan import PlannedRace, plan_fitted
 from velodrome.races.request import RaceObserver
 from velodrome.run import trust
@@ -37,6 +37,8 @@ class StudyRequest:
     dry_run: bool = False
     mirror: str | None = None
     trust_code: Collection[str] = ()
+    #: The address below which finished runs are copied when the race ends.
+    artifacts: str | None = None
 
 
 def admitted(name: str, trust_code: Collection[str]) -> Study:
@@ -56,6 +58,7 @@ def run_study(
 
     `on_plan` is called with what can run and what is missing, also when that is everything.
     """
+    check_destination(asked.artifacts)
     with using_mirror(asked.mirror), open_cluster(asked.on) as cluster:
         with observer.planning():
             plan, race = _planned(asked, cluster, observer, on_plan)
@@ -65,7 +68,9 @@ def run_study(
         with observer.session():
             StudyRecord.of(plan).write(race.folder.path)
             failures, _ = run_jobs(race, cluster, observer)
-            return finished(plan, race, failures)
+            result = finished(plan, race, failures)
+            return result if asked.artifacts is None else replace(result, artifacts=send_finished(
+                race, asked.artifacts))
 
 
 def _planned(
