@@ -37,7 +37,8 @@ def offered(velodrome, monkeypatch: pytest.MonkeyPatch):
     ("race --on d", ["debug"]),
     ("train --optimizer ", ["sgd", "momentum", "adam", "adamw"]),
     ("train --engine torch --strategy ", [
-        "allreduce", "ddp", "diloco", "fsdp", "local-sgd", "parameter-server", "pipeline", "single", "tensor", "zero1"]),
+        "allreduce", "ddp", "diloco", "fsdp", "local-sgd", "parameter-server", "pipeline", "single", "tensor",
+        "zero1"]),
     ("train --engine tensorflow --strategy m", ["mirrored", "multi-worker-mirrored"]),
     ("train --strategy d", ["data-parallel", "ddp", "diloco"]),
     ("study show k", ["kouskouras-2022"]),

@@ -114,7 +114,7 @@ def test_one_black_and_white_window_does_not_decide_for_the_others(tmp_path, mon
 
 def test_labels_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(npz, "process_memory", lambda: 1000)
-    with pytest.raises(BadRequest, match=r"array 'y_train' takes 1.2 KiB of memory to be read, but only 1000 bytes are"):
+    with pytest.raises(BadRequest, match=r"array 'y_train' takes 1.2 KiB of memory to be read, but only 1000 bytes"):
         load(tmp_path, given("uint8"))
 
 
