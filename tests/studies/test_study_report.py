@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 import velodrome
 from synthetic_races import result, write_race
@@ -18,6 +19,8 @@ from velodrome.studies.outcome import compare_figures
 from velodrome.studies.plan import Choice, plan_study
 from velodrome.studies.record import StudyRecord
 from velodrome.studies.report import to_csv, with_study
+from velodrome.web.security import Security
+from velodrome.web.ui import ui_app
 
 pytestmark = pytest.mark.unit
 
@@ -64,6 +67,18 @@ def race(tmp_path: Path) -> Path:
     plan = plan_study(parse_study(STUDY, "own.yaml"), "full", Choice(), look=lambda name: None)
     StudyRecord.of(plan).write(tmp_path / "own-full")
     return tmp_path / "own-full"
+
+
+def test_the_page_of_the_race_has_what_was_published_and_the_claims(race: Path) -> None:
+    client = TestClient(ui_app(race.parent, Security(csrf="the-token")), base_url="http://127.0.0.1:8200")
+    with client:
+        text = client.get(f"/races/{race.name}").text
+        (race / "study.json").unlink()
+        without = client.get(f"/races/{race.name}").text
+    assert text.index("Published claims") < text.index("the seeds are others") < text.index("Published figures and")
+    assert text.index("disagrees") < text.index("both learn")
+    assert "two workers are more accurate &lt;b&gt;" in text
+    assert "Published" not in without
 
 
 def test_every_form_has_what_was_published_and_the_claims(race: Path) -> None:

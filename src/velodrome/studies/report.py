@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from velodrome.reporting.document import Report
+from velodrome.errors import VelodromeError
+from velodrome.reporting.document import Report, make_report
 from velodrome.reporting.figures import COLOURS, MARKERS, Picture, drawing, legend_below, new_figure
+from velodrome.reporting.load import load_race
 from velodrome.reporting.series import RunSeries, totals
 from velodrome.reporting.tables import ABSENT, Cell, Column, Table
 from velodrome.studies.batches import batch_pictures
@@ -46,6 +49,16 @@ def with_study(report: Report) -> Report:
         notes=(*differences(plan), *report.notes), more_pictures=partial(pictures, plan.study, compared),
         more_files={"published": to_csv(compared, judged)},
     )
+
+
+def published_tables(race: Path) -> tuple[Table, ...]:
+    """The claims of a study's race, and what was published beside ours, as they are now; none for other races."""
+    if StudyRecord.read(race) is None:
+        return ()
+    try:
+        return with_study(make_report(load_race(race.parent, race.name))).published
+    except VelodromeError:  # nothing is finished yet, or a run cannot be read
+        return ()
 
 
 def _with_extents(compared: FigureComparison, series: Mapping[str, RunSeries], cores: int) -> FigureComparison:

@@ -113,8 +113,15 @@ async def show_race(request: Request) -> Response:
     jobs = sorted(state["jobs"], key=lambda job: job["name"])
     groups = dict.fromkeys(f"{job['label']}, {job['workers']} worker{'' if job['workers'] == 1 else 's'}"
                            for job in jobs if job["workers"])
+    published = await run_in_threadpool(_published, watch.path)
     return page(request, "race.html", race=state["race"], jobs=jobs, groups=list(groups), standing=state["standing"],
-                text=text, again=_again(watch.path))
+                text=text, again=_again(watch.path), published=published)
+
+
+def _published(race: Path) -> Sequence[Any]:
+    from velodrome.studies.report import published_tables
+
+    return published_tables(race)
 
 
 def _again(race: Path) -> str:
