@@ -13,7 +13,7 @@ from velodrome.job.job import job_fields
 from velodrome.web import form
 
 #: Options of the command that are none of the race, or that the page decides.
-NOT_IN_FORM = {"file", "runs", "naming", "dry_run", "measure", "warm", "mirror", "trust_code", "json"}
+NOT_IN_FORM = {"file", "runs", "artifacts", "naming", "dry_run", "measure", "warm", "mirror", "trust_code", "json"}
 
 
 def options() -> dict[str, str]:

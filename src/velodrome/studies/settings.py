@@ -60,9 +60,16 @@ def row_of(setting: Setting, rows: Sequence[Row]) -> Row | None:
     if setting.ours is None:
         return None
     for row in rows:
-        if all(row.configuration.fields.get(name) == value for name, value in setting.ours.items()):
+        if all(_is(name, row.configuration.fields.get(name), value) for name, value in setting.ours.items()):
             return row
     return None
+
+
+def _is(name: str, stored: object, wanted: object) -> bool:
+    """Whether a stored field is the wanted one. Scripts with servers are passed their roles and addresses besides."""
+    if stored == wanted:
+        return True
+    return name == "script_args" and isinstance(stored, str) and stored.startswith(f"{wanted} --job_name=")
 
 
 #: What makes a training shorter, but no step of it another one.

@@ -24,7 +24,7 @@ def job(**changes) -> Job:
 
 
 def served(wanted: Job, consistency: str = "bsp", **changes) -> Job:
-    update = {"strategy": "parameter-server", "consistency": consistency, "workers": 3, "servers": 2}
+    update = {"engine": "torch", "strategy": "parameter-server", "consistency": consistency, "workers": 3, "servers": 2}
     return wanted.model_copy(update=update | changes)
 
 
