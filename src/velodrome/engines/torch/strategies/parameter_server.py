@@ -63,7 +63,7 @@ class _Share:
 
 
 class RemoteOptimizer(Optimizer):
-    """Stands for the optimizers of the servers, which step; here is the rate that they are told."""
+    """Stands for the optimizers of the servers, which make the steps; it has the learning rate that is sent to them."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
